@@ -1,0 +1,1 @@
+"""What a KV cache is made of, and who holds it."""

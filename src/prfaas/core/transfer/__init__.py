@@ -1,0 +1,1 @@
+"""The life of one KV transfer, on both sides, as state tables."""

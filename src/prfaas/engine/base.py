@@ -1,0 +1,90 @@
+"""The seam between a node and what computes in it.
+
+It knows sequences, extents and tokens. It does not know HTTP, sockets or clusters, nor whether there is room: the node server
+admits by `core.cache.pool` before it calls. `transformers` and `emulated` engines implement it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prfaas.core.cache.layout import KVLayout
+from prfaas.core.transfer.extent import Extent
+from prfaas.transport.base import LandedKV
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an engine can take. Tokens; `kv_blocks` of `block_tokens` tokens each bound all sequences together."""
+
+    max_model_len: int
+    max_sequences: int
+    vocab_size: int
+    block_tokens: int
+    kv_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. `temperature` 0 is greedy. `stop_ids` end the answer and are not part of it."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token. `finish` is set on the last one: "stop" (its id is a stop id, not text) or "length"."""
+
+    id: int
+    finish: str | None = None
+
+
+class KVSink(Protocol):
+    """Where a prefill hands over KV. Called on the engine's thread, in order; must not block for long."""
+
+    def put(self, extent: Extent, data: memoryview) -> None:
+        """`data` is contiguous, row-major as `Extent` says, and never written again by the engine.
+
+        A layer's rows come when that layer's chunk is done; a state once, final, when it is exact at the full length.
+        """
+
+
+class Engine(Protocol):
+    """One model on one device, several sequences at once, fairly. All methods are called from one event loop."""
+
+    @property
+    def layout(self) -> KVLayout:
+        """The KV layout that this engine sends and accepts."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it can take."""
+
+    @property
+    def running(self) -> int:
+        """Sequences in prefill or decode now."""
+
+    async def start(self) -> None:
+        """Load; returns when ready to serve. Raises ConfigError when the model cannot be served."""
+
+    async def close(self) -> None:
+        """Stop all sequences and free everything."""
+
+    async def prefill(self, tokens: Sequence[int], sink: KVSink) -> None:
+        """Compute the KV of `tokens` (the caller already dropped the last one: always N-1), chunk by chunk, into `sink`.
+
+        Cancelling the awaiting task stops the work at the next layer or chunk; no `put` comes after it returned.
+        """
+
+    def generate(self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None) -> AsyncIterator[Token]:
+        """Answer `tokens`. With `landed` (length N-1) only the last token is computed, else all of them, by the same
+        N-1 + 1 split, so that both ways give the same tokens in float32.
+
+        Closing the iterator stops the work. The engine copies what it needs of `landed` before the first token.
+        """

@@ -1,0 +1,1 @@
+"""Moving KV between nodes: one Protocol (`base`), TCP and in-memory behind it."""

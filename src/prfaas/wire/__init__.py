@@ -1,0 +1,1 @@
+"""Messages and frames: bytes <-> values, with versions. No sockets."""

@@ -1,0 +1,127 @@
+"""What programs say to each other over HTTP: JSON bodies of the internal endpoints, version 1.
+
+It knows the shapes; it does not know who calls whom when (see `docs/structures.md`). Unknown fields are ignored, so that
+a newer peer may add some; missing or mistyped ones are refused by msgspec with the path.
+
+    node     GET  /prfaas/v1/node          -> NodeInfo
+    node     POST /prfaas/v1/credit        CreditRequest -> CreditReply   (waits until granted, or 409 / 413)
+    node     DELETE /prfaas/v1/credit/{transfer}
+    node     POST /prfaas/v1/pace          PaceLease -> {}
+    node     POST /v1/completions, /v1/chat/completions with `kv_transfer_params` (TransferParams)
+    service  GET  /prfaas/v1/cluster       -> ClusterInfo
+    service  POST /prfaas/v1/prefill       PrefillRequest -> a stream of PrefillUpdate, one JSON object a line
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A data listener: `host`, `port`; one a rank."""
+
+    host: str
+    port: int
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """A node about itself. `epoch` grows with each restart; `layout` is the fingerprint of its KV layout."""
+
+    node: str
+    cluster: str
+    role: Literal["prefill", "decode"]
+    epoch: int
+    model: str
+    layout: str
+    max_model_len: int
+    max_sequences: int
+    data: list[Address]
+    running: int = 0
+    blocks_in_use: int = 0
+    transfers_in_use: int = 0
+
+
+class TransferParams(msgspec.Struct, frozen=True):
+    """`kv_transfer_params` of a leg. The field names `do_remote_*` and `transfer_id` are vLLM's.
+
+    Prefill leg: `do_remote_decode`, and `link` (whose pace holds). Decode leg: `do_remote_prefill`, `remote`, `ticket`,
+    `connections`, and the prompt's token count and hash, which the node compares with its own.
+    """
+
+    transfer_id: str
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    link: str = ""
+    remote: list[Address] = []
+    ticket: str = ""
+    connections: int = 1
+    prompt_tokens: int = 0
+    prompt_hash: str = ""
+    deadline_ms: int = 0
+    """Milliseconds that are left when the message is sent; 0 means none given."""
+
+
+class CreditRequest(msgspec.Struct, frozen=True):
+    """Room in the landing buffer for one transfer, until used, released or `lease_ms` old."""
+
+    transfer_id: str
+    prompt_tokens: int
+    lease_ms: int
+
+
+class CreditReply(msgspec.Struct, frozen=True):
+    """Granted: `kv_bytes` are reserved for the transfer. `receiver` is the audience that the ticket must name."""
+
+    transfer_id: str
+    kv_bytes: int
+    receiver: str
+
+
+class PaceLease(msgspec.Struct, frozen=True):
+    """This node may send on `link` at `rate_bps` bits a second for `lease_ms` from receipt. A lower `fence` is stale."""
+
+    link: str
+    rate_bps: int
+    lease_ms: int
+    fence: int
+
+
+class PrefillRequest(msgspec.Struct, frozen=True):
+    """A gateway asks a prefill service to prefill `tokens` and hold the KV for `receiver` (credit is granted)."""
+
+    transfer_id: str
+    tenant: str
+    model: str
+    layout: str
+    receiver: str
+    link: str
+    tokens: list[int]
+    deadline_ms: int
+
+
+class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the answer: `queued` (position) -> `bound` (where to dial, ticket) -> `done`, or `failed`."""
+
+    state: Literal["queued", "bound", "done", "failed"]
+    position: int = 0
+    node: str = ""
+    epoch: int = 0
+    remote: list[Address] = []
+    ticket: str = ""
+    connections: int = 1
+    code: str = ""
+    detail: str = ""
+
+
+class ClusterInfo(msgspec.Struct, frozen=True):
+    """A cluster head about its cluster: nodes ready, prefills waiting and running, model and layout served."""
+
+    cluster: str
+    model: str
+    layout: str
+    ready: int
+    queued: int
+    running: int
+    max_model_len: int
