@@ -117,7 +117,7 @@ class Coverage:
         """The receiver's map of what it has, for a resume: neighbouring heads with equal spans are one extent."""
         found: list[Extent] = []
         for (layer, name), heads in self._have.items():
-            for same, run in groupby(range(len(heads)), key=lambda head: heads[head]):  # noqa: B023
+            for same, run in groupby(range(len(heads)), key=lambda head: heads[head]):
                 which = list(run)
                 found += [Extent(layer, name, a, b, (which[0], which[-1] + 1)) for a, b in same]
         return tuple(found)

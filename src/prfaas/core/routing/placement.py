@@ -1,0 +1,57 @@
+"""Which cluster prefills and which node decodes: pure choices over the view, each with its reason.
+
+It knows the view and the threshold; it does not know requests' lives (see `router`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from prfaas.core.ids import ClusterName, NodeName
+from prfaas.core.routing.threshold import Threshold
+from prfaas.core.routing.view import Source, View
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where prefill goes (None: the decode node does all of it itself), and why, in one word."""
+
+    source: Source | None
+    reason: str
+
+
+def choose_source(view: View, threshold: Threshold, tokens: int, failed: AbstractSet[ClusterName], stays: str) -> Choice:
+    """Where to prefill a prompt of `tokens` tokens, of which the last is never transferred.
+
+    `failed`: clusters that already failed this request. `stays`: why the request must be computed whole on the decode
+    node, if it must. Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it), `retry` (one failed it
+    before), `single` (one token: nothing to transfer), `no_prefill_node`.
+    """
+    if stays:
+        return Choice(None, stays)
+    if tokens <= 1:
+        return Choice(None, "single")
+    reason = "short"
+    if threshold.offloads(tokens):
+        remote = [s for s in view.sources if not s.home and s.cluster not in failed and view.ready(s, tokens)]
+        if remote:
+            return Choice(min(remote, key=lambda s: _crowd(view, s)), "retry" if failed else "long")
+        reason = "retry" if failed else "unreachable"
+    home = [s for s in view.sources if s.home and s.cluster not in failed and view.ready(s, tokens)]
+    if home:
+        return Choice(home[0], "retry" if failed else reason)
+    return Choice(None, "retry" if failed else "no_prefill_node")
+
+
+def choose_decoder(view: View, tokens: int, failed: AbstractSet[NodeName]) -> NodeName | None:
+    """The ready decode node with the fewest requests of ours, then of all, then by name; None when there is none."""
+    ready = [d for d in view.decoders.values() if d.ready and d.node not in failed and tokens <= d.max_tokens]
+    if not ready:
+        return None
+    return min(ready, key=lambda d: (view.assigned.get(d.node, 0), d.running, d.node)).node
+
+
+def _crowd(view: View, source: Source) -> tuple[float, str]:
+    seen = view.seen[source.cluster]
+    return ((seen.waiting + seen.running) / seen.ready, source.cluster)

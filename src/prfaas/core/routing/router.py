@@ -1,0 +1,109 @@
+"""The router's machine: all requests of one gateway, over one view of the world.
+
+It knows the view, the policy and the requests that live; it does not know HTTP, time or sockets. Each decision is one pure
+call; everything it rests on came in as an event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prfaas.core.errors import InvariantError
+from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
+from prfaas.core.routing.effects import Ended
+from prfaas.core.routing.events import Arrived, RequestEvent
+from prfaas.core.routing.placement import choose_decoder, choose_source
+from prfaas.core.routing.request import Effect, Life, NoPlace, Place, RequestLife, Tried
+from prfaas.core.routing.threshold import Threshold
+from prfaas.core.routing.view import DecodeSeen, Source, SourceSeen, View
+
+RouterEvent = RequestEvent | SourceSeen | DecodeSeen
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPolicy:
+    """`threshold` t, tokens; `whole_limit`: longest prompt, tokens, that a decode node may compute whole."""
+
+    threshold: Threshold
+    whole_limit: int
+
+
+class Router:
+    """`handle(now_ns, event)` for every request and report of one gateway in cluster `home`."""
+
+    def __init__(self, home: ClusterName, sources: tuple[Source, ...], policy: RouterPolicy) -> None:
+        self.view = View(sources)
+        self.requests: dict[RequestId, RequestLife] = {}
+        self._home = home
+        self._policy = policy
+
+    def handle(self, now_ns: int, event: RouterEvent) -> list[Effect]:
+        """Effects of `event`. News of a request that is over changes nothing."""
+        match event:
+            case SourceSeen():
+                self.view.seen[event.cluster] = event
+                return []
+            case DecodeSeen():
+                self.view.decoders[event.node] = event
+                return []
+            case Arrived():
+                if event.request in self.requests:
+                    raise InvariantError(f"request {event.request} arrived twice")
+                threshold = self._policy.threshold.tokens
+                life = RequestLife(event.request, self._plan, self._home, threshold)
+                self.requests[event.request] = life
+            case _:
+                known = self.requests.get(event.request)
+                if known is None:
+                    return []
+                life = known
+        before = life.place.node if life.place and life.state is not Life.NEW else None
+        effects = life.handle(now_ns, event)
+        after = life.place.node if life.place and life.state is not Life.ENDED else None
+        self._count(before, after)
+        if any(isinstance(effect, Ended) for effect in effects):
+            del self.requests[event.request]
+        return effects
+
+    def validate(self) -> None:
+        """Raises InvariantError when a request's state, or the count of what each decode node was given, is wrong."""
+        counts: dict[NodeName, int] = {}
+        for life in self.requests.values():
+            life.validate()
+            if life.place is not None:
+                counts[life.place.node] = counts.get(life.place.node, 0) + 1
+        if counts != {node: n for node, n in self.view.assigned.items() if n}:
+            raise InvariantError(f"assigned {self.view.assigned}, requests say {counts}")
+
+    def _plan(self, tokens: int, tried: Tried) -> Place | NoPlace:
+        node = choose_decoder(self.view, tokens, tried.nodes)
+        if node is None:
+            return self._no_decoder(tokens, tried)
+        choice = choose_source(self.view, self._policy.threshold, tokens, tried.clusters, tried.stays)
+        if choice.source is None:
+            if tokens > self._policy.whole_limit:
+                message = (
+                    f"no prefill node can take {tokens} tokens now, and a decode node computes at most"
+                    f" {self._policy.whole_limit} by itself"
+                )
+                return NoPlace(503, "no_prefill_node", message)
+            return Place(node, None, LinkName(""), False, choice.reason)
+        source = choice.source
+        return Place(node, source.cluster, source.link, not source.home, choice.reason)
+
+    def _no_decoder(self, tokens: int, tried: Tried) -> NoPlace:
+        ready = [d for d in self.view.decoders.values() if d.ready]
+        if ready and all(tokens > d.max_tokens for d in ready):
+            longest = max(d.max_tokens for d in ready)
+            return NoPlace(413, "context_length_exceeded", f"{tokens} tokens; the longest that is served is {longest}")
+        what = "every decode node failed this request" if tried.nodes else "no decode node is ready"
+        return NoPlace(503, "no_decode_node", what)
+
+    def _count(self, before: NodeName | None, after: NodeName | None) -> None:
+        if before == after:
+            return
+        assigned = self.view.assigned
+        if before is not None:
+            assigned[before] -= 1
+        if after is not None:
+            assigned[after] = assigned.get(after, 0) + 1

@@ -1,0 +1,65 @@
+"""What the router knows of the world: soft state, rebuilt from reports.
+
+It knows the last report of each prefill source and decode node; it does not know how reports are got.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prfaas.core.ids import ClusterName, LinkName, NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """Event: a cluster that can prefill for us reported, or could not be asked (`ready` 0, `trouble` says why)."""
+
+    cluster: ClusterName
+    ready: int
+    waiting: int
+    running: int
+    max_tokens: int
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSeen:
+    """Event: a decode node of our cluster reported, or could not be asked (`ready` False)."""
+
+    node: NodeName
+    ready: bool
+    running: int
+    max_tokens: int
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A cluster that can prefill for us. `home` is our own cluster; the others are PrfaaS clusters over `link`."""
+
+    cluster: ClusterName
+    link: LinkName
+    home: bool
+
+
+@dataclass(slots=True)
+class View:
+    """Sources and decode nodes with what was last heard of them. Order of `sources` is the topology's."""
+
+    sources: tuple[Source, ...]
+    seen: dict[ClusterName, SourceSeen] = field(default_factory=dict)
+    decoders: dict[NodeName, DecodeSeen] = field(default_factory=dict)
+    assigned: dict[NodeName, int] = field(default_factory=dict)
+    """Requests that we gave each decode node and that have not ended: fresher than any report."""
+
+    def source(self, cluster: ClusterName) -> Source:
+        """The source of that name. Raises KeyError when the topology has none."""
+        for source in self.sources:
+            if source.cluster == cluster:
+                return source
+        raise KeyError(cluster)
+
+    def ready(self, source: Source, tokens: int) -> bool:
+        """Whether `source` can prefill `tokens` tokens, as far as we know."""
+        seen = self.seen.get(source.cluster)
+        return seen is not None and seen.ready > 0 and tokens <= seen.max_tokens

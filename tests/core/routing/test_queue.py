@@ -1,0 +1,110 @@
+"""The prefill queue: order, bounds, and nothing lost."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prfaas.core.ids import Epoch, NodeName, TransferId
+from prfaas.core.routing.queue import (
+    Dispatch,
+    Expired,
+    Finished,
+    NodeSeen,
+    Position,
+    PrefillQueue,
+    QueueEvent,
+    Reject,
+    Submit,
+    Withdraw,
+)
+
+
+def node(name: str, ready: bool = True, slots: int = 1, max_tokens: int = 1000) -> NodeSeen:
+    return NodeSeen(NodeName(name), ready, Epoch(1), slots, max_tokens)
+
+
+def submit(name: str, tokens: int = 10, deadline_ns: int = 10**9) -> Submit:
+    return Submit(TransferId(name), tokens, deadline_ns)
+
+
+def test_first_come_first_served_over_free_slots() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0"))
+    assert Dispatch(TransferId("a"), NodeName("p0"), Epoch(1)) in queue.handle(1, submit("a"))
+    assert queue.running == {"a": "p0"}
+    assert [e for e in queue.handle(2, submit("b")) if isinstance(e, Position)] == [Position(TransferId("b"), 0)]
+    assert [e for e in queue.handle(3, submit("c")) if isinstance(e, Position)] == [Position(TransferId("c"), 1)]
+    started = [e for e in queue.handle(4, Finished(TransferId("a"))) if isinstance(e, Dispatch)]
+    assert started == [Dispatch(TransferId("b"), NodeName("p0"), Epoch(1))]
+
+
+def test_what_can_never_run_is_refused_at_once_with_the_sizes() -> None:
+    queue = PrefillQueue(8)
+    (refused,) = queue.handle(0, submit("a"))
+    assert isinstance(refused, Reject)
+    assert refused.code == "no_node"
+    queue.handle(0, node("p0", max_tokens=1000))
+    (refused,) = queue.handle(0, submit("b", tokens=1001))
+    assert isinstance(refused, Reject)
+    assert refused.code == "too_long"
+    assert "1001" in refused.detail
+    assert "1000" in refused.detail
+
+
+def test_the_queue_is_bounded_and_deadlines_end_waiting() -> None:
+    queue = PrefillQueue(1)
+    queue.handle(0, node("p0"))
+    queue.handle(0, submit("a"))
+    queue.handle(0, submit("b"))
+    (refused,) = queue.handle(0, submit("c"))
+    assert isinstance(refused, Reject)
+    assert refused.code == "queue_full"
+    assert [e.code for e in queue.handle(1, Expired(TransferId("b"))) if isinstance(e, Reject)] == ["deadline_exceeded"]
+    assert queue.handle(2, Expired(TransferId("a"))) == [], "a running job has no waiting deadline"
+
+
+def test_losing_the_last_node_rejects_those_who_wait() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0"))
+    queue.handle(0, submit("a"))
+    queue.handle(0, submit("b"))
+    effects = queue.handle(1, node("p0", ready=False))
+    assert [e.code for e in effects if isinstance(e, Reject)] == ["no_node"]
+    assert queue.running == {"a": "p0"}, "the running leg tells its own end"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(1, 3)), max_size=60))
+def test_no_job_is_lost_or_in_two_places(steps: list[tuple[int, int, int]]) -> None:
+    queue, told = PrefillQueue(3), dict.fromkeys(range(8), "absent")
+    for now, (what, which, n) in enumerate(steps):
+        job = TransferId(str(which))
+        event: QueueEvent = [
+            Submit(job, n * 400, now + 5),
+            Withdraw(job),
+            Finished(job),
+            Expired(job),
+            node(f"p{which % 2}", ready=n != 1, slots=n, max_tokens=n * 400),
+            Submit(job, n * 400, now + 5),
+        ][what]
+        if isinstance(event, Finished) and told[which] != "running":
+            continue
+        if isinstance(event, Withdraw) and told[which] == "waiting":
+            told[which] = "absent"
+        if isinstance(event, Finished):
+            told[which] = "absent"
+        duplicate = isinstance(event, Submit) and told[which] != "absent"
+        for effect in queue.handle(now, event):
+            match effect:
+                case Dispatch(done):
+                    told[int(done)] = "running"
+                case Position(done):
+                    told[int(done)] = "waiting"
+                case Reject(done, code):
+                    assert (code == "duplicate") == (duplicate and int(done) == which)
+                    if code != "duplicate":
+                        told[int(done)] = "absent"
+        queue.validate()
+        assert {int(j) for j in queue.waiting} == {j for j, s in told.items() if s == "waiting"}
+        assert {int(j) for j in queue.running} == {j for j, s in told.items() if s == "running"}

@@ -1,0 +1,160 @@
+"""Random lives: whatever legs do, in whatever order, each request ends once and leaves nothing open."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prfaas.core.ids import NodeName, RequestId
+from prfaas.core.machine import Arm, Disarm
+from prfaas.core.routing.effects import (
+    AskCredit,
+    CancelDecode,
+    CancelPrefill,
+    Ended,
+    Refuse,
+    Relay,
+    ReleaseCredit,
+    StartDecode,
+    StartPrefill,
+)
+from prfaas.core.routing.events import (
+    Answered,
+    Arrived,
+    ClientGone,
+    CreditGranted,
+    DeadlinePassed,
+    FirstToken,
+    LegFailed,
+    PrefillBound,
+    PrefillDone,
+    PrefillQueued,
+)
+from prfaas.core.routing.router import Router, RouterEvent
+from prfaas.core.routing.view import DecodeSeen, SourceSeen
+from prfaas.testing.scenario import FAR, HOME, router, world_up
+
+FAILURES = ["node_lost", "kv_transfer_failed", "never_fits", "engine_failed", "unreachable"]
+
+
+class Books:
+    """What the effects opened and what closed it again."""
+
+    def __init__(self, machine: Router) -> None:
+        self.machine = machine
+        self.now = 0
+        self.credit: set[tuple[str, int]] = set()
+        self.prefill: dict[tuple[str, int], str] = {}
+        self.decode: dict[tuple[str, int], str] = {}
+        self.answers: dict[str, list[str]] = {}
+        self.armed: set[object] = set()
+
+    def post(self, event: RouterEvent) -> None:
+        self.now += 1
+        for effect in self.machine.handle(self.now, event):
+            self.book(effect)
+        self.machine.validate()
+
+    def book(self, effect: object) -> None:
+        match effect:
+            case Arm(key):
+                self.armed.add(key)
+            case Disarm(key):
+                self.armed.discard(key)
+            case AskCredit(request, attempt):
+                self.credit.add((request, attempt))
+            case ReleaseCredit(request, attempt):
+                self.credit.remove((request, attempt))
+            case StartPrefill(request, attempt):
+                assert (request, attempt) in self.credit, "a prefill was asked for without landing credit"
+                self.prefill[request, attempt] = "asked"
+            case StartDecode(request, attempt, handover=handover):
+                if handover:
+                    self.credit.remove((request, attempt))
+                self.decode[request, attempt] = "started"
+            case CancelPrefill(request, attempt):
+                del self.prefill[request, attempt]
+            case CancelDecode(request, attempt):
+                del self.decode[request, attempt]
+            case Relay(request):
+                self.answers.setdefault(request, []).append("relay")
+            case Refuse(request):
+                assert "relay" not in self.answers.get(request, []), "an error after tokens were shown"
+                self.answers.setdefault(request, []).append("refuse")
+            case Ended(request, _, outcome):
+                self.answers.setdefault(request, []).append(outcome)
+
+    def news(self, draw: st.DrawFn) -> None:
+        """One thing that may happen next, given what is open."""
+        options: list[RouterEvent] = []
+        for request, attempt in sorted(self.credit):
+            if (request, attempt) not in self.prefill:
+                options += [
+                    CreditGranted(RequestId(request), attempt, "d0"),
+                    LegFailed(RequestId(request), attempt, "credit", draw(st.sampled_from(FAILURES)), ""),
+                ]
+        for (request, attempt), state in sorted(self.prefill.items()):
+            if state == "asked":
+                options += [PrefillQueued(RequestId(request), attempt, 3), PrefillBound(RequestId(request), attempt, "p")]
+            else:
+                options.append(PrefillDone(RequestId(request), attempt))
+            options.append(LegFailed(RequestId(request), attempt, "prefill", draw(st.sampled_from(FAILURES)), ""))
+        for (request, attempt), state in sorted(self.decode.items()):
+            if state == "started":
+                options.append(FirstToken(RequestId(request), attempt))
+            else:
+                options.append(Answered(RequestId(request), attempt))
+            fatal = draw(st.booleans())
+            options.append(LegFailed(RequestId(request), attempt, "decode", draw(st.sampled_from(FAILURES)), "", fatal))
+        for request in sorted(self.machine.requests):
+            options += [ClientGone(request), DeadlinePassed(request)]
+        options += [
+            SourceSeen(draw(st.sampled_from([FAR, HOME])), draw(st.integers(0, 2)), 0, 0, 9000),
+            DecodeSeen(NodeName(draw(st.sampled_from(["d0", "d1"]))), draw(st.booleans()), 0, 9000),
+        ]
+        self.happen(draw(st.sampled_from(options)))
+
+    def happen(self, event: RouterEvent) -> None:
+        """Book what the leg itself did, then tell the machine."""
+        match event:
+            case PrefillBound(request, attempt):
+                self.prefill[request, attempt] = "bound"
+            case PrefillDone(request, attempt):
+                del self.prefill[request, attempt]
+            case FirstToken(request, attempt):
+                self.decode[request, attempt] = "answering"
+            case Answered(request, attempt):
+                del self.decode[request, attempt]
+            case LegFailed(request, attempt, leg):
+                legs = {"prefill": self.prefill, "decode": self.decode}.get(leg)
+                if legs is not None:
+                    del legs[request, attempt]
+        self.post(event)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_every_life_ends_once_and_leaves_nothing_open(data: st.DataObject) -> None:
+    draw = data.draw
+    books = Books(router())
+    for event in world_up():
+        books.post(event)
+    sizes = draw(st.lists(st.sampled_from([1, 2, 1000, 1001, 5000, 9001]), min_size=1, max_size=4))
+    for i, tokens in enumerate(sizes):
+        books.post(Arrived(RequestId(f"r{i}"), tokens, 10**12))
+
+    @st.composite
+    def step(draw_step: st.DrawFn) -> None:
+        books.news(draw_step)
+
+    for _ in range(draw(st.integers(0, 40))):
+        draw(step())
+    for request in sorted(books.machine.requests):
+        books.post(DeadlinePassed(request))
+    assert not books.machine.requests
+    assert (books.credit, books.prefill, books.decode, books.armed) == (set(), {}, {}, set())
+    for i in range(len(sizes)):
+        said = books.answers[f"r{i}"]
+        assert said[-1] in ("ok", "refused", "gone", "broken")
+        assert len([s for s in said if s not in ("relay", "refuse")]) == 1
+        assert said.count("refuse") <= 1
