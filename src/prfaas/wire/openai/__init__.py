@@ -1,0 +1,47 @@
+"""OpenAI's HTTP API, as bytes and checked values: requests (`request`), answers and errors (`answer`)."""
+
+from prfaas.wire.openai.answer import (
+    AnswerWriter,
+    ErrorBody,
+    ErrorDetail,
+    Kind,
+    ModelCard,
+    ModelList,
+    Usage,
+    error_body,
+    error_detail,
+    error_event,
+    parse_error,
+    usage,
+)
+from prfaas.wire.openai.request import (
+    AnyRequest,
+    ChatCompletionRequest,
+    CompletionRequest,
+    Message,
+    add_field,
+    parse_chat,
+    parse_completion,
+)
+
+__all__ = [
+    "AnswerWriter",
+    "AnyRequest",
+    "ChatCompletionRequest",
+    "CompletionRequest",
+    "ErrorBody",
+    "ErrorDetail",
+    "Kind",
+    "Message",
+    "ModelCard",
+    "ModelList",
+    "Usage",
+    "add_field",
+    "error_body",
+    "error_detail",
+    "error_event",
+    "parse_chat",
+    "parse_completion",
+    "parse_error",
+    "usage",
+]

@@ -1,0 +1,194 @@
+"""OpenAI's requests: bytes to checked values.
+
+It knows types, ranges and names of fields. It does not know models, tokens or limits of a deployment. Every fault is a
+RequestError with OpenAI's `param` and `code`; nothing is coerced or guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from prfaas.core.errors import RequestError
+from prfaas.wire.openai.fields import check_fields
+
+MAX_STOPS = 4
+MAX_STOP_CHARS = 4096
+
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Stop = str | list[str] | None
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """`stream_options`: whether a last chunk carries the usage."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Common(msgspec.Struct, frozen=True, kw_only=True):
+    """What both kinds of request have. `None` stands for OpenAI's default."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Stop = None
+    ignore_eos: bool | None = None
+    """vLLM's: the model's own end marks do not end the answer (for load tests)."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """vLLM's: how KV is handed over. Only nodes take it; a public endpoint must refuse it."""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Stop strings, none to four."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class CompletionRequest(Common, frozen=True, kw_only=True):
+    """`POST /v1/completions`, one prompt."""
+
+    prompt: str | list[int | str | list[int]]
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """The client's bound on generated tokens, or None."""
+        return self.max_tokens
+
+    @property
+    def text_or_ids(self) -> str | list[int]:
+        """The one prompt: text, or token ids. Raises RequestError, 400, when it is none or several."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return prompt
+        if prompt and isinstance(prompt[0], int):
+            if any(type(item) is not int for item in prompt):
+                raise RequestError("a prompt of token ids holds integers only", param="prompt")
+            return prompt  # type: ignore[return-value]
+        if len(prompt) != 1:
+            what = "prompt is an empty list" if not prompt else "only one prompt a request is supported"
+            raise RequestError(what, param="prompt")
+        only = prompt[0]
+        if isinstance(only, int):  # for the type checker: the case above has it
+            return [only]
+        if not isinstance(only, str) and not only:
+            raise RequestError("prompt is an empty list", param="prompt")
+        return only
+
+
+class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """One text part of a message; other types of parts are refused by name."""
+
+    text: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn. What an answer of OpenAI's client holds beside the text is accepted when it is empty."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
+    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content; its parts joined by a newline, as vLLM joins them."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For a chat template: `role`, `content`, and `name` when there is one."""
+        named = {"name": self.name} if self.name is not None else {}
+        return {"role": self.role, "content": self.text} | named
+
+
+class ChatCompletionRequest(Common, frozen=True, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """The client's bound on generated tokens, or None; `max_completion_tokens` goes before the older name."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+
+AnyRequest = CompletionRequest | ChatCompletionRequest
+R = TypeVar("R", CompletionRequest, ChatCompletionRequest)
+
+_FIELDS = {kind: frozenset(kind.__struct_fields__) for kind in (CompletionRequest, ChatCompletionRequest)}
+_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+
+
+def parse_completion(body: bytes) -> CompletionRequest:
+    """A body of `/v1/completions`. Raises RequestError, 400."""
+    request = _parse(body, CompletionRequest)
+    request.text_or_ids  # noqa: B018  (checks)
+    return request
+
+
+def parse_chat(body: bytes) -> ChatCompletionRequest:
+    """A body of `/v1/chat/completions`. Raises RequestError, 400."""
+    request = _parse(body, ChatCompletionRequest)
+    for index, message in enumerate(request.messages):
+        if message.content is None and message.role != "assistant":
+            raise RequestError(f"a message of role {message.role} has no content", param=f"messages[{index}].content")
+    return request
+
+
+def _parse(body: bytes, kind: type[R]) -> R:
+    try:
+        check_fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), _FIELDS[kind])
+        request = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _mistake(str(error)) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RequestError(f"the body is no valid JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError("the body is nested too deeply", code="invalid_json") from None
+    stops = request.stops
+    if len(stops) > MAX_STOPS:
+        raise RequestError(f"stop: at most {MAX_STOPS} strings, got {len(stops)}", param="stop")
+    if any(not stop or len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise RequestError(f"stop: each string has 1 to {MAX_STOP_CHARS} characters", param="stop")
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("stream_options needs stream: true", param="stream_options")
+    return request
+
+
+def _mistake(text: str) -> RequestError:
+    """msgspec's message as OpenAI reports it: the path apart, as `param`."""
+    path = _PATH.search(text)
+    missing = _MISSING.search(text)
+    param = path.group(1) if path else ""
+    if missing:
+        param = f"{param}.{missing.group(1)}".lstrip(".")
+        return RequestError(f"missing required parameter: {param}", param=param, code="missing_required_parameter")
+    said = text[: path.start()] if path else text
+    wrong_type = said.startswith("Expected `") and ", got `" in said
+    code = "invalid_type" if wrong_type else "invalid_value"
+    return RequestError(f"{param}: {said}" if param else said, param=param or None, code=code)
+
+
+def add_field(body: bytes, name: str, value: msgspec.Struct | dict[str, Any]) -> bytes:
+    """`body` (a JSON object that was parsed before, so not empty) with one more field, the rest untouched, unparsed."""
+    head = body.rstrip(b" \t\r\n")[:-1]
+    return b"%b,%b:%b}" % (head, msgspec.json.encode(name), msgspec.json.encode(value))

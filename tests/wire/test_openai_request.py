@@ -1,0 +1,171 @@
+"""What a client may send wrongly meets the right OpenAI error; what changes nothing is accepted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from prfaas.core.errors import RequestError
+from prfaas.wire.control import TransferParams
+from prfaas.wire.openai import add_field, parse_chat, parse_completion
+
+
+def completion(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "prompt": "a"} | fields).encode()
+
+
+def chat(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]} | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"prompt": 5}, "prompt", "invalid_type"),
+        ({"prompt": None}, "prompt", "invalid_type"),
+        ({"prompt": []}, "prompt", None),
+        ({"prompt": [[]]}, "prompt", None),
+        ({"prompt": ["a", "b"]}, "prompt", None),
+        ({"prompt": [[1], [2]]}, "prompt", None),
+        ({"prompt": [1, "a"]}, "prompt", None),
+        ({"prompt": [1, True]}, "prompt[1]", "invalid_type"),
+        ({"prompt": [1, 2.5]}, "prompt[1]", "invalid_type"),
+        ({"model": 3}, "model", "invalid_type"),
+        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"max_tokens": -1}, "max_tokens", "invalid_value"),
+        ({"max_tokens": "5"}, "max_tokens", "invalid_type"),
+        ({"max_tokens": 2**40}, "max_tokens", "invalid_value"),
+        ({"temperature": 2.1}, "temperature", "invalid_value"),
+        ({"temperature": -0.1}, "temperature", "invalid_value"),
+        ({"temperature": "0"}, "temperature", "invalid_type"),
+        ({"top_p": 0}, "top_p", "invalid_value"),
+        ({"top_p": 1.01}, "top_p", "invalid_value"),
+        ({"seed": 1.5}, "seed", "invalid_type"),
+        ({"seed": 2**63}, "seed", "invalid_value"),
+        ({"stop": ["a"] * 5}, "stop", None),
+        ({"stop": ""}, "stop", None),
+        ({"stop": ["a", ""]}, "stop", None),
+        ({"stop": ["a", 3]}, "stop[1]", "invalid_type"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", None),
+        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"n": True}, "n", "unsupported_parameter"),
+        ({"best_of": 3}, "best_of", "unsupported_parameter"),
+        ({"echo": True}, "echo", "unsupported_parameter"),
+        ({"logprobs": 3}, "logprobs", "unsupported_parameter"),
+        ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_parameter"),
+        ({"suffix": "x"}, "suffix", "unsupported_parameter"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
+        ({"max_token": 5}, "max_token", "unknown_parameter"),
+        ({"messages": []}, "messages", "unknown_parameter"),
+        ({"kv_transfer_params": "x"}, "kv_transfer_params", "invalid_type"),
+    ],
+)
+def test_completion_refuses(fields: dict[str, Any], param: str, code: str | None) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_completion(completion(**fields))
+    error = caught.value
+    assert (error.status, error.kind, error.param, error.code) == (400, "invalid_request_error", param, code)
+    assert param.split("[")[0] in error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 4}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]}, "messages[0].tool_calls"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True}, "logprobs"),
+        ({"prompt": "a"}, "prompt"),
+    ],
+)
+def test_chat_refuses(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_chat(chat(**fields))
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b'{"model":"m","prompt":"a"} x',
+        b'{"model":"m","prompt":"\xff"}',
+        b'{"model":"m","prompt":"\\ud800 alone"}',
+        b'{"model":"m","prompt":"a","temperature":NaN}',
+        b'{"model":"m","prompt":"a","user":' + b"[" * 200_000,
+        b'{"model":"m","prompt":"cut o',
+    ],
+)
+def test_broken_json(body: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_completion(body)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+
+def test_other_json_than_an_object() -> None:
+    with pytest.raises(RequestError, match="Expected `object`, got `array`"):
+        parse_chat(b"[]")
+
+
+def test_missing_fields_are_named() -> None:
+    with pytest.raises(RequestError, match="missing required parameter: messages") as caught:
+        parse_chat(b'{"model":"m"}')
+    assert caught.value.param == "messages"
+
+
+def test_neutral_and_ignored_fields_are_accepted() -> None:
+    nothing = {
+        "n": 1, "best_of": None, "echo": False, "logit_bias": {}, "presence_penalty": 0.0, "frequency_penalty": 0,
+        "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "stop": None, "seed": None,
+        "temperature": None, "top_k": -1, "suffix": None,
+    }  # fmt: skip
+    request = parse_completion(completion(**nothing))
+    assert request.stops == ()
+    assert request.temperature is None
+    parse_chat(chat(tools=[], tool_choice="none", response_format={"type": "text"}, logprobs=False, top_logprobs=0))
+
+
+def test_prompts() -> None:
+    assert parse_completion(completion(prompt="x")).text_or_ids == "x"
+    assert parse_completion(completion(prompt=["x"])).text_or_ids == "x"
+    assert parse_completion(completion(prompt=[3, 4])).text_or_ids == [3, 4]
+    assert parse_completion(completion(prompt=[3])).text_or_ids == [3]
+    assert parse_completion(completion(prompt=[[3, 4]])).text_or_ids == [3, 4]
+    assert parse_completion(completion(prompt="")).text_or_ids == ""
+
+
+def test_chat_messages_and_an_answer_sent_back() -> None:
+    nothing: dict[str, Any] = {"refusal": None, "annotations": [], "audio": None, "tool_calls": None}
+    answered = {"role": "assistant", "content": "yes"} | nothing
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    turns = [{"role": "system", "content": "s"}, answered, {"role": "user", "content": parts, "name": "ann"}]
+    request = parse_chat(chat(messages=turns, max_tokens=5, max_completion_tokens=7))
+    assert [m.as_dict() for m in request.messages] == [
+        {"role": "system", "content": "s"},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "one\ntwo", "name": "ann"},
+    ]
+    assert request.max_new_tokens == 7
+
+
+def test_a_field_is_added_without_touching_the_rest() -> None:
+    body = b'{"model": "m",  "prompt":"a", "kv_transfer_params": {"transfer_id": "forged"}}\r\n '
+    added = add_field(body, "kv_transfer_params", TransferParams(transfer_id="r.1", do_remote_prefill=True))
+    assert added.startswith(body.rstrip()[:-1])
+    params = msgspec.convert(parse_completion(added).kv_transfer_params, TransferParams)
+    assert params == TransferParams(transfer_id="r.1", do_remote_prefill=True)
