@@ -1,0 +1,50 @@
+"""A child program ends when its parent is gone, however the parent ended.
+
+The parent keeps the writing end of a pipe, the child is handed the reading end. When the parent dies, even by SIGKILL, the
+kernel closes its end and the child reads end-of-file. It knows pipes and signals, and nothing of what the program does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, MutableMapping
+
+VARIABLE = "PRFAAS_LIFELINE_FD"
+GRACE_S = 5.0
+ORPHANED = 70
+
+
+def watch(environ: MutableMapping[str, str], orphaned: Callable[[], None] | None = None) -> threading.Thread | None:
+    """Watch the lifeline that `environ` names, on a daemon thread; None when it names none.
+
+    Call before anything slow is imported. The variable is taken out, so that it does not reach grandchildren. `orphaned`
+    runs when the parent is gone; by default the process asks itself to end, and ends after `GRACE_S` seconds at the latest.
+    """
+    text = environ.pop(VARIABLE, "")
+    if not text.isdigit():
+        return None
+    descriptor = int(text)
+    os.set_inheritable(descriptor, False)
+    thread = threading.Thread(target=_watch, args=(descriptor, orphaned or _end), name="lifeline", daemon=True)
+    thread.start()
+    return thread
+
+
+def _watch(descriptor: int, orphaned: Callable[[], None]) -> None:
+    while True:
+        try:
+            if os.read(descriptor, 1) == b"":
+                break
+        except InterruptedError:
+            continue
+        except OSError:
+            break
+    orphaned()
+
+
+def _end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(GRACE_S)
+    os._exit(ORPHANED)

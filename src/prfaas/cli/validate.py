@@ -1,0 +1,25 @@
+"""`prfaas validate`: is a topology file good, without starting anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from prfaas.config.reader import read_topology
+from prfaas.config.topology import Topology
+
+
+@click.command("validate")
+@click.argument("file", type=click.Path(path_type=Path))
+def command(file: Path) -> None:
+    """Check the topology in FILE; exit code 2 and one line when it is wrong."""
+    click.echo(f"{file}: good: {described(read_topology(file))}")
+
+
+def described(topology: Topology) -> str:
+    """One line: how many of what."""
+    nodes = sum(len(cluster.nodes) for cluster in topology.clusters.values())
+    counts = ((len(topology.clusters), "cluster"), (nodes, "node"), (len(topology.links), "link"))
+    counted = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+    return f"{counted}, model {topology.model}"

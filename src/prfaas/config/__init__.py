@@ -1,0 +1,1 @@
+"""The topology file and the environment, as small frozen parameters."""

@@ -1,0 +1,110 @@
+"""Which settings make sense together. Pure: a topology in, the first thing wrong out, with its place in the file.
+
+It knows what clusters, roles and links mean to each other; it does not know YAML, lines or the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+
+from prfaas.config.document import Where
+from prfaas.config.topology import Cluster, Link, Topology
+from prfaas.config.units import Endpoint
+
+Problem = tuple[Where, str]
+
+
+def problems(topology: Topology) -> Iterator[Problem]:
+    """Everything wrong with `topology`: place, and `what is wrong; expected ...`."""
+    for name, cluster in topology.clusters.items():
+        yield from _cluster(("clusters", name), cluster)
+    yield from _node_names(topology)
+    if not topology.of_kind("pd"):
+        yield ("clusters",), "no cluster has kind pd; expected at least one, since only a pd cluster decodes"
+    for at, link in enumerate(topology.links):
+        yield from _link(("links", at), link, topology)
+    yield from _links_together(topology)
+    yield from _listeners(topology)
+    yield from _secrets(topology)
+
+
+def _cluster(where: Where, cluster: Cluster) -> Iterator[Problem]:
+    for at, node in enumerate(cluster.nodes):
+        here = (*where, "nodes", at)
+        if cluster.kind == "prfaas" and node.role == "decode":
+            yield (*here, "role"), "a prfaas cluster only prefills; expected prefill, or a cluster of kind pd"
+        if node.engine.kv_blocks is not None and node.engine.kv_memory_bytes is not None:
+            yield (*here, "engine", "kv_memory"), "given together with kv_blocks; expected one of them"
+    if cluster.kind == "pd" and not cluster.of_role("decode"):
+        yield (*where, "nodes"), "a pd cluster without a decode node; expected at least one with role: decode"
+
+
+def _node_names(topology: Topology) -> Iterator[Problem]:
+    seen: dict[str, str] = {}
+    for name, cluster in topology.clusters.items():
+        for at, node in enumerate(cluster.nodes):
+            if node.name in seen:
+                where = ("clusters", name, "nodes", at, "name")
+                yield where, f"{node.name!r} is taken by a node of cluster {seen[node.name]}; expected another name"
+            seen.setdefault(node.name, name)
+
+
+def _link(where: Where, link: Link, topology: Topology) -> Iterator[Problem]:
+    for key, name in (("from", link.source), ("to", link.target)):
+        if name not in topology.clusters:
+            yield (*where, key), f"no cluster is called {name!r}; {_which(name, topology.clusters)}"
+            return
+    if topology.clusters[link.source].kind == topology.clusters[link.target].kind:
+        kind = topology.clusters[link.source].kind
+        yield where, f"joins two {kind} clusters; expected one prfaas and one pd cluster"
+
+
+def _links_together(topology: Topology) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for at, link in enumerate(topology.links):
+        if link.name in seen:
+            yield ("links", at), f"a second link {link.name}, the first is links[{seen[link.name]}]; expected one"
+        seen.setdefault(link.name, at)
+    for name in topology.of_kind("prfaas"):
+        if not any(topology.link(name, home) for home in topology.of_kind("pd")):
+            yield ("clusters", name), "no link leads from it to a pd cluster; expected one in `links`"
+
+
+def _listeners(topology: Topology) -> Iterator[Problem]:
+    seen: dict[tuple[str, int], str] = {}
+    for where, endpoint, advertise in listeners(topology):
+        if endpoint.wildcard and advertise is None:
+            what = f"{endpoint} is every interface; expected `advertise` beside it: the host that peers dial"
+            yield where, what
+        key = (_host(advertise or endpoint.host), endpoint.port)
+        if key in seen:
+            yield where, f"port {endpoint.port} is taken by {seen[key]}; expected another port"
+        seen.setdefault(key, ".".join(str(step) for step in where))
+
+
+def listeners(topology: Topology) -> Iterator[tuple[Where, Endpoint, str | None]]:
+    """Every listener that the file names: its place, its endpoint, and the host to dial when that is another."""
+    for name, cluster in topology.clusters.items():
+        where: Where = ("clusters", name)
+        if cluster.listen is not None:
+            yield (*where, "listen"), cluster.listen, cluster.advertise
+        for at, node in enumerate(cluster.nodes):
+            for key, endpoint in (("listen", node.listen), ("data_listen", node.data_listen)):
+                if endpoint is not None:
+                    yield (*where, "nodes", at, key), endpoint, node.advertise
+
+
+def _secrets(topology: Topology) -> Iterator[Problem]:
+    security = topology.security
+    if security.secret_env == security.api_keys_env:
+        yield ("security", "api_keys_env"), "the same variable as secret_env; expected another"
+
+
+def _host(host: str) -> str:
+    return "127.0.0.1" if host == "localhost" else host.lower()
+
+
+def _which(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(names)}"

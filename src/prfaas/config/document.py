@@ -1,0 +1,135 @@
+"""A YAML file as plain values, each with the line it stands on.
+
+It knows YAML and lines; it does not know what the file is about. It refuses what makes YAML dangerous or surprising:
+large files, deep nesting, duplicate keys, keys that are no text, and aliases that multiply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from prfaas.core.errors import ConfigError
+
+MAX_BYTES = 256 << 10
+MAX_VALUES = 20_000
+
+Where = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class Document:
+    """`value` as YAML says it; `lines` by path of keys and positions, from 1."""
+
+    path: Path
+    value: Any = None
+    lines: dict[Where, int] = field(default_factory=dict)
+
+    def line(self, where: Where) -> int:
+        """The line of `where`, or of the nearest thing around it that has one."""
+        while where and where not in self.lines:
+            where = where[:-1]
+        return self.lines.get(where, 1)
+
+    def error(self, where: Where, what: str) -> ConfigError:
+        """`FILE:LINE: path: what`."""
+        return _error(self.path, self.line(where), f"{dotted(where)}: {what}" if where else what)
+
+
+def dotted(where: Where) -> str:
+    """`clusters.home.nodes[0].role`."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in where).lstrip(".")
+
+
+def read_document(path: Path) -> Document:
+    """The one YAML document in `path`. Raises ConfigError with the line."""
+    text = _text(path)
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            raise _error(path, 1, "the file is empty; expected a topology")
+        document = Document(path)
+        document.value = _Walk(document, loader).value(root, ())
+        return document
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(str(error.problem or error.context).split())
+        raise _error(path, mark.line + 1 if mark else 1, f"not valid YAML: {what}") from None
+    except yaml.YAMLError as error:
+        raise _error(path, 1, f"not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise _error(path, 1, "nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+class _Walk:
+    """Turns nodes into values, counting, so that aliases cannot make a small file a large value."""
+
+    def __init__(self, document: Document, loader: yaml.SafeLoader) -> None:
+        self.document = document
+        self.loader = loader
+        self.count = 0
+        self.open: list[yaml.Node] = []
+
+    def value(self, node: yaml.Node, where: Where) -> Any:
+        self.count += 1
+        self.document.lines.setdefault(where, node.start_mark.line + 1)
+        if self.count > MAX_VALUES:
+            raise self.document.error(where, f"more than {MAX_VALUES} values; expected a smaller file")
+        if node in self.open:
+            raise self.document.error(where, "an alias that contains itself")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, where)
+        self.open.append(node)
+        value = self._mapping(node, where) if isinstance(node, yaml.MappingNode) else self._sequence(node, where)
+        self.open.pop()
+        return value
+
+    def _scalar(self, node: yaml.ScalarNode, where: Where) -> Any:
+        try:
+            return self.loader.construct_object(node)
+        except (ValueError, yaml.MarkedYAMLError):
+            raise self.document.error(where, f"cannot read {node.value!r} as {node.tag}") from None
+
+    def _sequence(self, node: yaml.Node, where: Where) -> list[Any]:
+        return [self.value(item, (*where, at)) for at, item in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.MappingNode, where: Where) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            key = self._scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str):
+                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "that is a list or mapping"
+                raise _error(self.document.path, line, f"key {shown} is not text; expected it in quotes")
+            if key in found:
+                first = self.document.lines[*where, key]
+                raise _error(self.document.path, line, f"{dotted((*where, key))}: given twice, first on line {first}")
+            self.document.lines[*where, key] = line
+            found[key] = self.value(value_node, (*where, key))
+        return found
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; expected a topology file (see `prfaas schema`)") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise _error(path, 1, f"larger than {MAX_BYTES >> 10} KiB; expected a smaller file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _error(path, data[: error.start].count(b"\n") + 1, "not UTF-8 text") from None
+
+
+def _error(path: Path, line: int, what: str) -> ConfigError:
+    return ConfigError(f"{path}:{line}: {what}")

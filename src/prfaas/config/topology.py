@@ -1,0 +1,223 @@
+"""What a topology file says: clusters, links, policy, limits, security. Small frozen parameters, defaults included.
+
+It knows names, types, defaults and what each setting means (the descriptions are the JSON Schema's). It does not know
+YAML, lines or the environment, nor which combinations make sense: that is `checks`. (Defaults with units are factories,
+since msgspec's schema takes only plain values.)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from prfaas.config.units import Bandwidth, Duration, Endpoint, Size, Timeout
+from prfaas.core.ids import ClusterName, LinkName, NodeName
+
+NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+HOST = r"^[A-Za-z0-9.:-]{1,253}$"
+
+Name = Annotated[str, Meta(pattern=NAME, description="Lower-case letters, digits and hyphens, at most 63.")]
+Text = Annotated[str, Meta(min_length=1)]
+Host = Annotated[str, Meta(pattern=HOST, description="A host name or address.")]
+Count = Annotated[int, Meta(ge=1)]
+Variable = Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*$", description="Upper-case letters and underscores.")]
+Listen = Annotated[Endpoint | None, Meta(description="Where it listens. Left out: `up` picks a free port.")]
+Advertise = Annotated[
+    Host | None, Meta(description="Host name or address that peers dial, when it is not the host listened on.")
+]
+
+
+class TransformersEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model through Hugging Face transformers, on CPU or GPU."""
+
+    kind: Annotated[Literal["transformers"], Meta(description="Which engine.")] = "transformers"
+    threads: Annotated[
+        Count | None, Meta(description="CPU threads. Left out: `prfaas up` shares the cores among its nodes.")
+    ] = None
+    chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20, description="Tokens in a chunk of prefill.")] = 256
+    max_sequences: Annotated[int, Meta(ge=1, le=4096, description="Sequences in prefill or decode at once.")] = 8
+    block_tokens: Annotated[int, Meta(ge=1, le=1 << 16, description="Tokens in a KV block.")] = 64
+    kv_blocks: Annotated[Count | None, Meta(description="KV blocks in all. Excludes kv_memory.")] = None
+    kv_memory_bytes: Annotated[
+        Size | None, Meta(description="Memory for KV, instead of kv_blocks. Both left out: 1GiB.")
+    ] = field(name="kv_memory", default=None)
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="`cpu`, `cuda` or `cuda:N`.")] = "cpu"
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        Meta(description="Compute and cache type. Equal answers on every path need float32."),
+    ] = "float32"
+
+    @property
+    def kv_budget_bytes(self) -> int | None:
+        """Bytes for KV when `kv_blocks` does not bound it: what was given, else 1 GiB. None with `kv_blocks`."""
+        return None if self.kv_blocks is not None else self.kv_memory_bytes or 1 << 30
+
+
+class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One engine instance, in a role."""
+
+    name: Name
+    role: Annotated[Literal["prefill", "decode"], Meta(description="What it does.")]
+    engine: Annotated[TransformersEngine, Meta(description="What computes in it.")] = TransformersEngine()
+    listen: Listen = None
+    data_listen: Annotated[
+        Endpoint | None,
+        Meta(description="Where it takes KV connections. Left out: `up` picks a free port."),
+    ] = None
+    advertise: Advertise = None
+
+    @property
+    def id(self) -> NodeName:
+        """Its name, typed."""
+        return NodeName(self.name)
+
+
+class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes in one fast network, and their head: a gateway (`pd`) or a prefill service (`prfaas`)."""
+
+    kind: Annotated[
+        Literal["pd", "prfaas"],
+        Meta(description="`pd`: serves requests end to end; its head is the gateway. `prfaas`: prefill nodes only."),
+    ]
+    nodes: Annotated[tuple[Node, ...], Meta(min_length=1, description="Its nodes.")]
+    listen: Annotated[
+        Endpoint | None,
+        Meta(description="Where its head listens. Left out: 127.0.0.1:8000 for the only gateway, else `up` picks."),
+    ] = None
+    advertise: Advertise = None
+
+    def of_role(self, role: Literal["prefill", "decode"]) -> tuple[Node, ...]:
+        """Its nodes of one role, in file order."""
+        return tuple(node for node in self.nodes if node.role == role)
+
+    def node(self, name: str) -> Node | None:
+        """The node of that name, or None."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A directed path between two clusters."""
+
+    source: Annotated[Name, Meta(description="The cluster that sends.")] = field(name="from")
+    target: Annotated[Name, Meta(description="The cluster that receives.")] = field(name="to")
+    bandwidth_bps: Annotated[Bandwidth, Meta(description="Of the line, such as 1Gbps.")] = field(name="bandwidth")
+    rtt_ns: Annotated[Duration, Meta(description="Round trip, such as 20ms.")] = field(name="rtt")
+    connections: Annotated[int, Meta(ge=1, le=64, description="TCP connections a transfer uses.")] = 4
+    emulate: Annotated[
+        bool, Meta(description="Impose bandwidth and round trip on a link that is faster than that, as on one machine.")
+    ] = False
+
+    @property
+    def name(self) -> LinkName:
+        """`from->to`."""
+        return LinkName(f"{self.source}->{self.target}")
+
+
+class ThresholdPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prefill goes to a PrfaaS cluster when more than `threshold` tokens are uncached."""
+
+    kind: Annotated[Literal["threshold"], Meta(description="Which policy.")] = "threshold"
+    threshold: Annotated[int, Meta(ge=1, description="Uncached tokens above which prefill goes away.")] = 1024
+
+
+class Leases(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a promise holds without a sign of life."""
+
+    credit_ns: Annotated[Timeout, Meta(description="Room in a landing buffer, granted but unused.")] = field(
+        name="credit", default_factory=lambda: Timeout(60 * 10**9)
+    )
+    transfer_ns: Annotated[Timeout, Meta(description="KV held by a sender whose receiver is silent.")] = field(
+        name="transfer", default_factory=lambda: Timeout(15 * 10**9)
+    )
+    pace_ns: Annotated[Timeout, Meta(description="A node's share of a link's rate.")] = field(
+        name="pace", default_factory=lambda: Timeout(2 * 10**9)
+    )
+    node_ns: Annotated[Timeout, Meta(description="A node that stopped answering counts as gone after this.")] = field(
+        name="node", default_factory=lambda: Timeout(5 * 10**9)
+    )
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds on what is taken in and on how long anything waits."""
+
+    max_body_bytes: Annotated[Size, Meta(description="Largest HTTP body.")] = field(
+        name="max_body", default_factory=lambda: Size(16 * 2**20)
+    )
+    max_model_len: Annotated[
+        Annotated[int, Meta(ge=2)] | None,
+        Meta(description="Tokens of prompt and answer. Left out: the model's own."),
+    ] = None
+    deadline_ns: Annotated[Timeout, Meta(description="A request's deadline when the client names none.")] = field(
+        name="deadline", default_factory=lambda: Timeout(600 * 10**9)
+    )
+    queue_length: Annotated[int, Meta(ge=1, le=1 << 20, description="Requests that may wait at a head.")] = 256
+    attempts: Annotated[int, Meta(ge=1, le=16, description="Times a request is tried before its error is shown.")] = 3
+    head_of_line_ns: Annotated[
+        Duration,
+        Meta(description="How long smaller requests may overtake one at the head of a queue that has no room yet."),
+    ] = field(name="head_of_line", default_factory=lambda: Duration(2 * 10**9))
+    landing_buffer_bytes: Annotated[
+        Size, Meta(description="Memory a decode node lends to KV that is arriving; one transfer must fit.")
+    ] = field(name="landing_buffer", default_factory=lambda: Size(2**30))
+    health_interval_ns: Annotated[Timeout, Meta(description="How often a head asks its nodes how they are.")] = field(
+        name="health_interval", default_factory=lambda: Timeout(500 * 10**6)
+    )
+    leases: Annotated[Leases, Meta(description="How long promises hold.")] = field(default_factory=Leases)
+
+
+class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where secrets are; never the secrets. Required as soon as a listener is not on loopback."""
+
+    secret_env: Annotated[Variable, Meta(description="Variable that holds the secret which programs share.")] = (
+        "PRFAAS_SECRET"
+    )
+    secret_file: Annotated[str | None, Meta(description="File that holds it instead.")] = None
+    api_keys_env: Annotated[Variable, Meta(description="Variable with the clients' API keys, separated by commas.")] = (
+        "PRFAAS_API_KEYS"
+    )
+    api_keys_file: Annotated[str | None, Meta(description="File with them instead, one a line.")] = None
+
+
+class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is logged, and how."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="The least that is shown.")] = (
+        "info"
+    )
+    format: Annotated[Literal["console", "json"], Meta(description="For people or programs.")] = "console"
+
+
+class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clusters of nodes, the links between them, and how requests are spread over them."""
+
+    model: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="A name of the catalog (`prfaas fetch --list`), or a directory with a checkpoint: a path with "
+            "a slash, relative to this file.",
+        ),
+    ]
+    served_name: Annotated[
+        Text | None, Meta(description="The model's name to clients. Left out: the catalog or directory name.")
+    ] = None
+    clusters: Annotated[dict[Name, Cluster], Meta(min_length=1, description="The clusters by name.")]
+    links: Annotated[tuple[Link, ...], Meta(description="The links between them.")] = ()
+    policy: Annotated[ThresholdPolicy, Meta(description="Which request goes where.")] = ThresholdPolicy()
+    limits: Annotated[Limits, Meta(description="Bounds.")] = field(default_factory=Limits)
+    security: Annotated[Security, Meta(description="Where secrets are.")] = Security()
+    log: Annotated[Log, Meta(description="Logging.")] = Log()
+
+    @property
+    def public_name(self) -> str:
+        """The model's name to clients."""
+        return self.served_name or self.model.rstrip("/").rpartition("/")[2]
+
+    def of_kind(self, kind: Literal["pd", "prfaas"]) -> dict[ClusterName, Cluster]:
+        """The clusters of one kind, in file order."""
+        return {ClusterName(name): cluster for name, cluster in self.clusters.items() if cluster.kind == kind}
+
+    def link(self, source: str, target: str) -> Link | None:
+        """The link between two clusters, or None."""
+        return next((link for link in self.links if (link.source, link.target) == (source, target)), None)
