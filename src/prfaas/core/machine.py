@@ -7,7 +7,7 @@ It knows machines, the agenda and the order of events. It does not know where `n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -15,14 +15,15 @@ from prfaas.core.agenda import Agenda, Entry
 
 Ev = TypeVar("Ev")
 Ev_contra = TypeVar("Ev_contra", contravariant=True)
-Ef_out = TypeVar("Ef_out")
+Ef_co = TypeVar("Ef_co", covariant=True)
+Ev_co = TypeVar("Ev_co", covariant=True)
 Ef = TypeVar("Ef")
 
 
-class Machine(Protocol[Ev_contra, Ef_out]):
+class Machine(Protocol[Ev_contra, Ef_co]):
     """Pure: all change comes in as an event, all action goes out as effects."""
 
-    def handle(self, now_ns: int, event: Ev_contra) -> list[Ef_out]:
+    def handle(self, now_ns: int, event: Ev_contra) -> Sequence[Ef_co]:
         """What is to be done, in order, now that `event` has happened."""
 
     def validate(self) -> None:
@@ -30,12 +31,12 @@ class Machine(Protocol[Ev_contra, Ef_out]):
 
 
 @dataclass(frozen=True, slots=True)
-class Arm(Generic[Ev]):
+class Arm(Generic[Ev_co]):
     """Effect of any machine: give me `event` at `at_ns`. Arming a key again replaces what it had."""
 
     key: Hashable
     at_ns: int
-    event: Ev
+    event: Ev_co
 
 
 @dataclass(frozen=True, slots=True)

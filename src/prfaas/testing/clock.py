@@ -1,4 +1,5 @@
-"""An asyncio event loop in virtual time: real tasks, real timers, no waiting. For tests of asyncio code without sleeps."""
+"""An asyncio event loop in virtual time: real tasks, real timers, no waiting. For tests of asyncio code without
+sleeps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A scripted world for the router: the same script under any driver gives the same decision log.
 
-It knows how long legs take and when they fail; it does not know which driver asks. Whatever a leg answers comes back as an
-event after a fixed delay, so the log depends on the machine alone.
+It knows how long legs take and when they fail; it does not know which driver asks. Whatever a leg answers comes
+back as an event after a fixed delay, so the log depends on the machine alone.
 """
 
 from __future__ import annotations
@@ -97,7 +97,11 @@ class World:
                 self._leg(driver, request, attempt, "prefill", steps)
             case StartDecode(request, attempt):
                 self._leg(
-                    driver, request, attempt, "decode", [(40, FirstToken(request, attempt)), (90, Answered(request, attempt))]
+                    driver,
+                    request,
+                    attempt,
+                    "decode",
+                    [(40, FirstToken(request, attempt)), (90, Answered(request, attempt))],
                 )
             case CancelPrefill(request, attempt):
                 self.cancelled.add((request, attempt, "prefill"))

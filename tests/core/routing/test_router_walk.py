@@ -95,7 +95,10 @@ class Books:
                 ]
         for (request, attempt), state in sorted(self.prefill.items()):
             if state == "asked":
-                options += [PrefillQueued(RequestId(request), attempt, 3), PrefillBound(RequestId(request), attempt, "p")]
+                options += [
+                    PrefillQueued(RequestId(request), attempt, 3),
+                    PrefillBound(RequestId(request), attempt, "p"),
+                ]
             else:
                 options.append(PrefillDone(RequestId(request), attempt))
             options.append(LegFailed(RequestId(request), attempt, "prefill", draw(st.sampled_from(FAILURES)), ""))

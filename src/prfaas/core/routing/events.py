@@ -1,5 +1,5 @@
-"""What can happen to a request at the gateway. `attempt` counts placements of one request; late news of an old one is told
-apart by it."""
+"""What can happen to a request at the gateway. `attempt` counts placements of one request; late news of an old one
+is told apart by it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The prefill queue of one cluster: who waits, which node takes whom.
 
-It knows jobs, nodes and free slots; it does not know tickets, HTTP or who asked. Queues belong to the cluster's head: gateways
-of other clusters ask it, and may withdraw until a job is dispatched.
+It knows jobs, nodes and free slots; it does not know tickets, HTTP or who asked. Queues belong to the cluster's
+head: gateways of other clusters ask it, and may withdraw until a job is dispatched.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class PrefillQueue:
         if not self.ready:
             return Reject(job.job, "no_node", "no prefill node is ready")
         if job.tokens > self.max_tokens:
-            return Reject(job.job, "too_long", f"{job.tokens} tokens; the longest that a node takes is {self.max_tokens}")
+            return Reject(
+                job.job, "too_long", f"{job.tokens} tokens; the longest that a node takes is {self.max_tokens}"
+            )
         return None
 
     def _reject_unservable(self) -> list[Effect]:

@@ -137,7 +137,9 @@ class RequestLife:
             Life.ENDED: (False, False),
         }.get(self.state)
         if wanted is not None and wanted != (self._prefill_open, self._decode_open):
-            raise InvariantError(f"request {self.request}: legs {self._prefill_open, self._decode_open}", (*self._story,))
+            raise InvariantError(
+                f"request {self.request}: legs {self._prefill_open, self._decode_open}", (*self._story,)
+            )
         if self.state in (Life.HANDOVER, Life.ANSWERING) and not self._decode_open:
             raise InvariantError(f"request {self.request}: {self.state.name} without a decode leg", (*self._story,))
         if self._credit and self.state not in (Life.CREDIT, Life.PREFILL):
@@ -200,7 +202,9 @@ class RequestLife:
             return [*effects, Refuse(self.request, 502, event.code, message), *self._end("refused")]
         return effects + self._place(now_ns, after=f"{event.leg}:{event.code}")
 
-    @TABLE.on([Life.ANSWERING], LegFailed, [Life.ANSWERING, Life.ENDED], "decode: broken; prefill: KV is applied, no harm")
+    @TABLE.on(
+        [Life.ANSWERING], LegFailed, [Life.ANSWERING, Life.ENDED], "decode: broken; prefill: KV is applied, no harm"
+    )
     def _failed_late(self, now_ns: int, event: LegFailed) -> list[Effect]:
         if event.leg == "prefill":
             self._prefill_open = False

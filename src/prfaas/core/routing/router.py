@@ -1,7 +1,7 @@
 """The router's machine: all requests of one gateway, over one view of the world.
 
-It knows the view, the policy and the requests that live; it does not know HTTP, time or sockets. Each decision is one pure
-call; everything it rests on came in as an event.
+It knows the view, the policy and the requests that live; it does not know HTTP, time or sockets. Each decision is
+one pure call; everything it rests on came in as an event.
 """
 
 from __future__ import annotations

@@ -1,0 +1,235 @@
+"""The head of a cluster's prefill nodes: queue, dispatch, tickets, link shares.
+
+It drives `core.routing.queue` and calls nodes. It does not know clients, HTTP servers or routing: the gateway asks
+it for its own cluster's prefills, the prefill service for those of other clusters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from prfaas.cluster.job import Job
+from prfaas.cluster.nodeclient import NodeClient
+from prfaas.cluster.shares import LinkShares
+from prfaas.cluster.watch import NodeWatch, Report
+from prfaas.core.errors import InvariantError, RemoteError
+from prfaas.core.ids import ClusterName, Epoch, LinkName, NodeName, TransferId
+from prfaas.core.routing.queue import (
+    Dispatch,
+    Finished,
+    NodeSeen,
+    Position,
+    PrefillQueue,
+    QueueEffect,
+    QueueEvent,
+    Reject,
+    Submit,
+    Withdraw,
+)
+from prfaas.runtime.client import read_bounded
+from prfaas.runtime.driver import Driver, loop_now_ns
+from prfaas.wire.control import ClusterInfo, NodeInfo, PrefillRequest, PrefillUpdate, TransferParams
+from prfaas.wire.ticket import mint
+
+log = structlog.get_logger(__name__)
+MAX_ANSWER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """What a head needs of the topology. `connections`: TCP connections a transfer, by link. Times in seconds."""
+
+    cluster: ClusterName
+    model: str
+    queue_length: int
+    ticket_secret: bytes
+    connections: dict[LinkName, int]
+    poll_s: float = 0.5
+    ticket_grace_s: int = 30
+
+
+class ClusterHead:
+    """Prefills on the nodes of one cluster. `listen` hears each look at a node (for metrics and readiness)."""
+
+    def __init__(
+        self,
+        settings: HeadSettings,
+        clients: Sequence[NodeClient],
+        shares: LinkShares,
+        listen: Callable[[Report], None] = lambda report: None,
+    ) -> None:
+        self._settings = settings
+        self._clients = {client.node.name: client for client in clients}
+        self._shares = shares
+        self._listen = listen
+        self._infos: dict[NodeName, NodeInfo] = {}
+        self._jobs: dict[TransferId, Job] = {}
+        self._queue = PrefillQueue(settings.queue_length)
+        self._driver: Driver[QueueEvent, QueueEffect] = Driver(self._queue, self._perform)
+        self._watch = NodeWatch(clients, settings.poll_s, self._seen)
+        self._legs: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Watches the nodes and renews link shares, until cancelled; then ends every leg."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch.run(), name="watch prefill nodes")
+                group.create_task(self._shares.run(), name="renew link shares")
+        finally:
+            self._driver.close()
+            for leg in list(self._legs):
+                leg.cancel()
+            await asyncio.gather(*self._legs, return_exceptions=True)
+
+    def info(self) -> ClusterInfo:
+        """What the head says of its cluster."""
+        layouts = sorted({info.layout for name, info in self._infos.items() if self._queue.nodes[name].ready})
+        return ClusterInfo(
+            cluster=self._settings.cluster,
+            model=self._settings.model,
+            layout=layouts[0] if layouts else "",
+            ready=self._queue.ready,
+            queued=len(self._queue.waiting),
+            running=len(self._queue.running),
+            max_model_len=self._queue.max_tokens,
+        )
+
+    async def prefill(self, request: PrefillRequest) -> AsyncGenerator[PrefillUpdate, None]:
+        """`queued` while it waits, `bound` when a node is chosen, then `done` or `failed`, always one of them last.
+
+        Closing the iterator withdraws the job: from the queue, or by hanging up on the node that computes it.
+        """
+        transfer = TransferId(request.transfer_id)
+        refused = self._refusal(request)
+        if refused is not None:
+            yield refused
+            return
+        now_ns = loop_now_ns()
+        job = Job(request, now_ns + request.deadline_ms * 1_000_000)
+        self._jobs[transfer] = job
+        self._driver.post(Submit(transfer, len(request.tokens), job.deadline_ns))
+        try:
+            while True:
+                update = await job.updates.get()
+                yield update
+                if update.state in ("done", "failed"):
+                    return
+        finally:
+            del self._jobs[transfer]
+            if job.leg is not None:
+                job.leg.cancel()
+            else:
+                self._driver.post(Withdraw(transfer))
+
+    def _refusal(self, request: PrefillRequest) -> PrefillUpdate | None:
+        """Why the request cannot be taken, told before it is queued."""
+        if request.transfer_id in self._jobs:
+            return PrefillUpdate("failed", code="duplicate", detail="this transfer is queued or running already")
+        if request.model != self._settings.model:
+            detail = f"this cluster serves {self._settings.model!r}, not {request.model!r}"
+            return PrefillUpdate("failed", code="wrong_model", detail=detail)
+        layouts = {info.layout for info in self._infos.values()}
+        if layouts and request.layout not in layouts:
+            detail = f"KV layout {request.layout[:12]} at the receiver, {sorted(layouts)[0][:12]} here: not one
+            model and dtype" return PrefillUpdate("failed", code="layout_mismatch", detail=detail)
+        return None
+
+    def _seen(self, report: Report) -> None:
+        info = report.info
+        if info is not None and info.role == "prefill":
+            self._infos[report.node] = info
+            seen = NodeSeen(report.node, True, Epoch(info.epoch), info.max_sequences, info.max_model_len)
+        else:
+            known = self._queue.nodes.get(report.node)
+            seen = NodeSeen(report.node, False, known.epoch if known else Epoch(0), 0, 0)
+        before = self._queue.nodes.get(report.node)
+        if before is None or before.ready != seen.ready or before.epoch != seen.epoch:
+            log.info("prefill node", node=report.node, ready=seen.ready, epoch=seen.epoch, trouble=report.trouble)
+        self._driver.post(seen)
+        self._listen(report)
+
+    def _perform(self, now_ns: int, effect: QueueEffect) -> None:
+        job = self._jobs.get(effect.job)
+        if job is None:
+            raise InvariantError(f"{type(effect).__name__} for {effect.job}, which nobody asked for")
+        match effect:
+            case Position(_, ahead):
+                job.say(PrefillUpdate("queued", position=ahead))
+            case Dispatch(transfer, node, epoch):
+                job.leg = asyncio.get_running_loop().create_task(self._leg(transfer, job, node, epoch))
+                self._legs.add(job.leg)
+                job.leg.add_done_callback(self._legs.discard)
+            case Reject(_, code, detail):
+                job.fail(code, detail)
+
+    async def _leg(self, transfer: TransferId, job: Job, node: NodeName, epoch: Epoch) -> None:
+        """One dispatched job: bind, have the node compute, say how it ended."""
+        request, client = job.request, self._clients[node]
+        left_s = max(0.001, (job.deadline_ns - loop_now_ns()) / 1e9)
+        link = LinkName(request.link)
+        try:
+            async with asyncio.timeout(left_s), self._shares.hold(link, client, transfer):
+                job.say(self._bound(request, node, epoch, left_s))
+                async with client.post("/v1/completions", self._node_body(request, left_s)) as response:
+                    await read_bounded(response, MAX_ANSWER_BYTES)
+            job.say(PrefillUpdate("done", node=node, epoch=epoch))
+        except RemoteError as failure:
+            log.warning("prefill failed", transfer=transfer, node=node, code=failure.code, detail=failure.detail)
+            self._watch.look_now(node)
+            job.fail(failure.code, failure.detail)
+        except TimeoutError:
+            job.fail("deadline_exceeded", "the deadline passed while the node computed")
+        finally:
+            self._driver.post(Finished(transfer))
+
+    @staticmethod
+    def _node_body(request: PrefillRequest, left_s: float) -> bytes:
+        params = TransferParams(
+            transfer_id=request.transfer_id,
+            do_remote_decode=True,
+            link=request.link,
+            prompt_tokens=len(request.tokens),
+            deadline_ms=int(left_s * 1000),
+        )
+        leg = {"model": request.model, "prompt": request.tokens, "max_tokens": 1, "kv_transfer_params": params}
+        return msgspec.json.encode(leg)
+
+    def _bound(self, request: PrefillRequest, node: NodeName, epoch: Epoch, left_s: float) -> PrefillUpdate:
+        link = LinkName(request.link)
+        ticket = mint(
+            self._settings.ticket_secret,
+            transfer=TransferId(request.transfer_id),
+            epoch=epoch,
+            node=node,
+            receiver=NodeName(request.receiver),
+            link=link,
+            lifetime_s=int(left_s) + self._settings.ticket_grace_s,
+            now=time.time(),
+        )
+        return PrefillUpdate(
+            "bound",
+            node=node,
+            epoch=epoch,
+            remote=self._infos[node].data,
+            ticket=ticket,
+            connections=self._settings.connections.get(link, 1),
+        )
+
+
+@contextlib.asynccontextmanager
+async def running(head: ClusterHead) -> AsyncIterator[ClusterHead]:
+    """The head at work, for the length of the block."""
+    task = asyncio.get_running_loop().create_task(head.run(), name="cluster head")
+    try:
+        yield head
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

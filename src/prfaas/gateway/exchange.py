@@ -1,0 +1,65 @@
+"""One client request at the gateway, between the HTTP handler and the legs that serve it.
+
+It knows the client's body, its tokens and what was decided. The handler waits for the verdict; the router's effects
+give it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from prfaas.core.errors import RequestError
+from prfaas.core.ids import RequestId
+from prfaas.core.routing.effects import Decided
+
+DONE_MARK = b"data: [DONE]\n\n"
+
+
+@dataclass(slots=True)
+class Upstream:
+    """An answer that a decode node began: whole (`body`), or a stream to be relayed.
+
+    `outcome` is set by whoever relays: None when all went out, else what went wrong.
+    """
+
+    attempt: int
+    response: aiohttp.ClientResponse
+    body: bytes | None
+    outcome: asyncio.Future[str | None]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """`path` and `body` are the client's own, `body` being one JSON object. Times on the loop's clock, ns."""
+
+    request: RequestId
+    path: str
+    body: bytes
+    stream: bool
+    tokens: list[int]
+    prompt_hash: str
+    deadline_ns: int
+    verdict: asyncio.Future[Upstream]
+    upstream: Upstream | None = None
+    decided: Decided | None = None
+    since_ns: dict[str, int] = field(default_factory=dict)
+
+    def refuse(self, error: RequestError) -> None:
+        """The answer is one error."""
+        if not self.verdict.done():
+            self.verdict.set_exception(error)
+
+    def relay(self) -> None:
+        """The handler may relay what the decode leg has."""
+        if not self.verdict.done() and self.upstream is not None:
+            self.verdict.set_result(self.upstream)
+
+    @property
+    def route_header(self) -> str:
+        """`x-prfaas-route`: where prefill ran and why."""
+        if self.decided is None:
+            return "local; cluster=; reason=refused"
+        return f"{self.decided.route}; cluster={self.decided.cluster}; reason={self.decided.reason}"

@@ -1,0 +1,140 @@
+"""A gateway, wired: router, legs, reports of the world. The HTTP front stands before it (`front`).
+
+It knows its parts and lets them meet; it decides nothing and speaks no HTTP of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from prfaas.cluster.head import ClusterHead
+from prfaas.cluster.nodeclient import NodeClient
+from prfaas.cluster.watch import NodeWatch, Report
+from prfaas.core.errors import RemoteError
+from prfaas.core.ids import ClusterName, NodeName, RequestId
+from prfaas.core.routing.effects import Decided, RequestEffect
+from prfaas.core.routing.events import Arrived, ClientGone
+from prfaas.core.routing.router import Router, RouterEvent, RouterPolicy
+from prfaas.core.routing.view import DecodeSeen, Source, SourceSeen
+from prfaas.gateway.exchange import Exchange
+from prfaas.gateway.legs import Legs, LegSettings
+from prfaas.gateway.sources import PrefillSource, ServiceSource, seen_at_home
+from prfaas.runtime.driver import Driver
+from prfaas.runtime.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """What a gateway needs of the topology. `sources` in the topology's order, our own cluster among them."""
+
+    cluster: ClusterName
+    model: str
+    sources: tuple[Source, ...]
+    policy: RouterPolicy
+    credit_lease_ms: int
+    poll_s: float
+
+
+class Gateway:
+    """Serves exchanges. `head` is our own cluster's; `services` are the prefill services of others."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        decoders: Sequence[NodeClient],
+        services: Sequence[ServiceSource],
+        head: ClusterHead,
+        metrics: Metrics,
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self._head = head
+        self._services = services
+        self._router = Router(settings.cluster, settings.sources, settings.policy)
+        self._driver: Driver[RouterEvent, RequestEffect] = Driver(self._router, self._perform)
+        self._watch = NodeWatch(decoders, settings.poll_s, self._decoder_seen)
+        sources: dict[ClusterName, PrefillSource] = {settings.cluster: head}
+        sources |= {service.cluster: service for service in services}
+        clients: Mapping[NodeName, NodeClient] = {client.node.name: client for client in decoders}
+        leg_settings = LegSettings(settings.model, settings.cluster, settings.credit_lease_ms, self._layout)
+        self._legs = Legs(leg_settings, clients, sources, metrics, self._driver.post, self._trouble)
+
+    @property
+    def ready(self) -> bool:
+        """Whether some decode node can answer."""
+        return any(decoder.ready for decoder in self._router.view.decoders.values())
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that the roomiest ready decode node takes; 0 when none is ready."""
+        return max((d.max_tokens for d in self._router.view.decoders.values() if d.ready), default=0)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are being served."""
+        return len(self._legs.exchanges)
+
+    async def run(self) -> None:
+        """Keeps the view fresh, until cancelled; then ends every leg."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch.run(), name="watch decode nodes")
+                group.create_task(self._head.run(), name="cluster head")
+                for service in self._services:
+                    group.create_task(
+                        service.follow(self.settings.poll_s, self._source_seen), name=f"follow {service.cluster}"
+                    )
+        finally:
+            self._driver.close()
+            await self._legs.close()
+
+    def arrive(self, exchange: Exchange, stays: str) -> None:
+        """A request begins; its `verdict` will be given."""
+        self._legs.exchanges[exchange.request] = exchange
+        self._driver.post(Arrived(exchange.request, len(exchange.tokens), exchange.deadline_ns, stays))
+
+    def leave(self, request: RequestId) -> None:
+        """The client of a request that may still run has gone."""
+        if request in self._legs.exchanges:
+            self._driver.post(ClientGone(request))
+
+    def home_seen(self, report: Report) -> None:
+        """Our own prefill nodes changed, or were looked at."""
+        self._driver.post(seen_at_home(self.settings.cluster, self._head))
+
+    def _perform(self, now_ns: int, effect: RequestEffect) -> None:
+        self._legs.perform(now_ns, effect)
+
+    def _layout(self, node: NodeName) -> str:
+        return self._router.view.decoders[node].layout
+
+    def _decoder_seen(self, report: Report) -> None:
+        info = report.info
+        known = self._router.view.decoders.get(report.node)
+        if info is not None and info.role == "decode":
+            seen = DecodeSeen(report.node, True, info.running, info.max_model_len, info.layout)
+        else:
+            seen = DecodeSeen(report.node, False, 0, 0)
+        if known is None or known.ready != seen.ready:
+            log.info("decode node", node=report.node, ready=seen.ready, trouble=report.trouble)
+        self._driver.post(seen)
+
+    def _source_seen(self, seen: SourceSeen) -> None:
+        known = self._router.view.seen.get(seen.cluster)
+        if known is None or (known.ready > 0) != (seen.ready > 0):
+            log.info("prefill cluster", cluster=seen.cluster, ready=seen.ready, trouble=seen.trouble)
+        self._driver.post(seen)
+
+    def _trouble(self, decided: Decided, leg: str, failure: RemoteError) -> None:
+        """A leg found somebody unreachable: known before the next look."""
+        if leg != "prefill":
+            self._decoder_seen(Report(decided.node, None, str(failure)))
+            self._watch.look_now(decided.node)
+        elif decided.cluster != self.settings.cluster:
+            self._source_seen(SourceSeen(decided.cluster, 0, 0, 0, 0, str(failure)))

@@ -1,0 +1,252 @@
+"""The legs of requests: what the router's effects mean on the network.
+
+It knows the decode nodes, the prefill sources and the open exchanges. It decides nothing: each leg ends by posting what
+happened. A cancelled leg hangs up, which is how the other side learns that it may stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import structlog
+
+from prfaas.cluster.nodeclient import NodeClient
+from prfaas.core.errors import PeerFailure, RemoteError, RequestError
+from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, TransferId
+from prfaas.core.routing.effects import (
+    AskCredit,
+    CancelDecode,
+    CancelPrefill,
+    Decided,
+    Ended,
+    Refuse,
+    Relay,
+    ReleaseCredit,
+    RequestEffect,
+    StartDecode,
+    StartPrefill,
+)
+from prfaas.core.routing.events import (
+    Answered,
+    CreditGranted,
+    FirstToken,
+    LegFailed,
+    PrefillBound,
+    PrefillDone,
+    PrefillQueued,
+)
+from prfaas.core.routing.router import RouterEvent
+from prfaas.gateway.exchange import Exchange, Upstream
+from prfaas.gateway.sources import PrefillSource
+from prfaas.runtime.client import Refused, read_bounded
+from prfaas.runtime.driver import loop_now_ns
+from prfaas.runtime.metrics import Metrics
+from prfaas.wire.control import CreditRequest, PrefillRequest, PrefillUpdate, TransferParams
+from prfaas.wire.openai import add_field
+
+log = structlog.get_logger(__name__)
+MAX_ANSWER_BYTES = 64 << 20
+RELEASE_S = 5.0
+
+LegKey = tuple[RequestId, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LegSettings:
+    """`credit_lease_ms`: how long unused landing room is kept. `layout(node)`: the KV layout of a decode node."""
+
+    model: str
+    tenant: str
+    credit_lease_ms: int
+    layout: Callable[[NodeName], str]
+
+
+class Legs:
+    """Performs the router's effects. `post` hands events to the router; `trouble(decided, leg, failure)` hears of
+    peers that could not be reached."""
+
+    def __init__(
+        self,
+        settings: LegSettings,
+        decoders: Mapping[NodeName, NodeClient],
+        sources: Mapping[ClusterName, PrefillSource],
+        metrics: Metrics,
+        post: Callable[[RouterEvent], None],
+        trouble: Callable[[Decided, str, RemoteError], None],
+    ) -> None:
+        self.exchanges: dict[RequestId, Exchange] = {}
+        self._settings = settings
+        self._decoders = decoders
+        self._sources = sources
+        self._metrics = metrics
+        self._post = post
+        self._trouble = trouble
+        self._tasks: dict[LegKey, asyncio.Task[None]] = {}
+        self._bound: dict[RequestId, tuple[LinkName, PrefillUpdate]] = {}
+
+    def perform(self, now_ns: int, effect: RequestEffect) -> None:
+        """Start, cancel or answer, as `effect` says; returns at once."""
+        exchange = self.exchanges[effect.request]
+        match effect:
+            case Decided():
+                exchange.decided = effect
+                log.info("decided", **{name: getattr(effect, name) for name in Decided.__slots__ if name != "at_ns"})
+            case AskCredit(request, attempt, node):
+                self._start((request, attempt, "credit"), self._credit(exchange, attempt, node))
+            case ReleaseCredit(request, attempt, node):
+                self._cancel((request, attempt, "credit"))
+                self._start((request, attempt, "release"), self._release(request, attempt, node))
+            case StartPrefill(request, attempt):
+                self._start((request, attempt, "prefill"), self._prefill(exchange, effect))
+            case StartDecode(request, attempt):
+                self._start((request, attempt, "decode"), self._decode(exchange, effect))
+            case CancelPrefill(request, attempt):
+                self._cancel((request, attempt, "prefill"))
+            case CancelDecode(request, attempt):
+                self._cancel((request, attempt, "decode"))
+            case Relay():
+                exchange.relay()
+            case Refuse(_, status, code, message):
+                kind = "invalid_request_error" if status < 500 else "server_error"
+                retry = 1 if status in (429, 503) else None
+                exchange.refuse(RequestError(message, status=status, kind=kind, code=code, retry_after_s=retry))
+            case Ended(request, route, outcome):
+                self._metrics.request_ended(route, outcome)
+                self._bound.pop(request, None)
+                del self.exchanges[request]
+            case _:
+                assert_never(effect)
+
+    async def close(self) -> None:
+        """End every leg."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, key: LegKey, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._leg(key, work), name="/".join(map(str, key)))
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    def _cancel(self, key: LegKey) -> None:
+        task = self._tasks.get(key)
+        if task is not None:
+            task.cancel()
+
+    async def _leg(self, key: LegKey, work: Coroutine[Any, Any, None]) -> None:
+        """Runs one leg; whatever it raises becomes one LegFailed."""
+        request, attempt, leg = key
+        started_ns = loop_now_ns()
+        try:
+            await work
+            self._metrics.stage_took(leg, loop_now_ns() - started_ns)
+        except Refused as refused:
+            fatal = leg == "decode" and 400 <= refused.status < 500 and refused.status not in (408, 409, 425, 429)
+            status = refused.status if fatal or refused.status == 504 else 502
+            event = LegFailed(request, attempt, leg, refused.code, refused.detail, fatal or status == 504, status)
+            self._lost(event, refused)
+        except RemoteError as failure:
+            self._lost(LegFailed(request, attempt, leg, failure.code, failure.detail), failure)
+        except Exception as bug:
+            log.exception("leg broke", leg="/".join(map(str, key)))
+            self._post(LegFailed(request, attempt, leg, "internal", f"{type(bug).__name__} in the gateway", True, 500))
+
+    def _lost(self, event: LegFailed, failure: RemoteError) -> None:
+        log.warning(
+            "leg failed",
+            request=event.request,
+            attempt=event.attempt,
+            leg=event.leg,
+            code=event.code,
+            detail=event.detail,
+        )
+        exchange = self.exchanges.get(event.request)
+        if exchange is not None and exchange.decided is not None and failure.code == "unreachable":
+            self._trouble(exchange.decided, event.leg, failure)
+        self._post(event)
+
+    def _left_ms(self, exchange: Exchange) -> int:
+        return max(1, (exchange.deadline_ns - loop_now_ns()) // 1_000_000)
+
+    async def _credit(self, exchange: Exchange, attempt: int, node: NodeName) -> None:
+        left_ms = self._left_ms(exchange)
+        wanted = CreditRequest(
+            _transfer(exchange.request, attempt), len(exchange.tokens), min(left_ms, self._settings.credit_lease_ms)
+        )
+        reply = await self._decoders[node].credit(wanted, left_ms / 1000)
+        self._post(CreditGranted(exchange.request, attempt, reply.receiver))
+
+    async def _release(self, request: RequestId, attempt: int, node: NodeName) -> None:
+        # The lease frees it all the same when this call does not get through.
+        with contextlib.suppress(RemoteError):
+            await self._decoders[node].release_credit(_transfer(request, attempt), RELEASE_S)
+
+    async def _prefill(self, exchange: Exchange, start: StartPrefill) -> None:
+        request, attempt = start.request, start.attempt
+        assert exchange.decided is not None
+        asked = PrefillRequest(
+            transfer_id=_transfer(request, attempt),
+            tenant=self._settings.tenant,
+            model=self._settings.model,
+            layout=self._settings.layout(exchange.decided.node),
+            receiver=start.receiver,
+            link=start.link,
+            tokens=exchange.tokens,
+            deadline_ms=self._left_ms(exchange),
+        )
+        asked_ns = loop_now_ns()
+        async with contextlib.aclosing(self._sources[start.cluster].prefill(asked)) as updates:
+            async for update in updates:
+                match update.state:
+                    case "queued":
+                        self._post(PrefillQueued(request, attempt, update.position))
+                    case "bound":
+                        self._metrics.stage_took("queue", loop_now_ns() - asked_ns)
+                        self._bound[request] = (start.link, update)
+                        self._post(PrefillBound(request, attempt, update.node))
+                    case "done":
+                        self._post(PrefillDone(request, attempt))
+                    case "failed":
+                        raise PeerFailure(update.code, f"prefill in {start.cluster}: {update.detail}")
+
+    async def _decode(self, exchange: Exchange, start: StartDecode) -> None:
+        request, attempt = start.request, start.attempt
+        client, asked_ns = self._decoders[start.node], loop_now_ns()
+        body = add_field(exchange.body, "kv_transfer_params", self._handover(exchange, start))
+        async with client.post(exchange.path, body) as response:
+            whole = None if exchange.stream else await read_bounded(response, MAX_ANSWER_BYTES)
+            outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+            exchange.upstream = Upstream(attempt, response, whole, outcome)
+            self._metrics.stage_took("first_token", loop_now_ns() - asked_ns)
+            self._post(FirstToken(request, attempt))
+            trouble = await outcome
+        if trouble is None:
+            self._post(Answered(request, attempt))
+        else:
+            self._post(LegFailed(request, attempt, "decode", "broken_stream", trouble))
+
+    def _handover(self, exchange: Exchange, start: StartDecode) -> TransferParams:
+        left_ms = self._left_ms(exchange)
+        if not start.handover:
+            return TransferParams(_transfer(start.request, start.attempt), deadline_ms=left_ms)
+        link, bound = self._bound[start.request]
+        return TransferParams(
+            transfer_id=_transfer(start.request, start.attempt),
+            do_remote_prefill=True,
+            link=link,
+            remote=bound.remote,
+            ticket=bound.ticket,
+            connections=bound.connections,
+            prompt_tokens=len(exchange.tokens),
+            prompt_hash=exchange.prompt_hash,
+            deadline_ms=left_ms,
+        )
+
+
+def _transfer(request: RequestId, attempt: int) -> TransferId:
+    return TransferId(f"{request}.{attempt}")

@@ -1,0 +1,59 @@
+"""Clusters that can prefill for this gateway: its own head, and prefill services of others.
+
+It knows how to ask for a prefill and for a cluster's state. It does not know when to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol
+
+from prfaas.cluster.head import ClusterHead
+from prfaas.cluster.nodeclient import NodeClient
+from prfaas.core.errors import PeerFailure, RemoteError
+from prfaas.core.ids import ClusterName
+from prfaas.core.routing.view import SourceSeen
+from prfaas.wire.control import ClusterInfo, PrefillRequest, PrefillUpdate
+
+
+class PrefillSource(Protocol):
+    """Something that prefills for us."""
+
+    def prefill(self, request: PrefillRequest) -> AsyncGenerator[PrefillUpdate, None]:
+        """`queued`, `bound`, then `done` or `failed`. Closing it withdraws. Raises PeerFailure when it cannot be
+        asked."""
+
+
+class ServiceSource:
+    """The prefill service of another cluster, over HTTP. `client` is its address and bearer."""
+
+    def __init__(self, cluster: ClusterName, client: NodeClient) -> None:
+        self.cluster = cluster
+        self._client = client
+
+    async def prefill(self, request: PrefillRequest) -> AsyncGenerator[PrefillUpdate, None]:
+        """See PrefillSource. A stream that ends without a last word is a failure."""
+        async with contextlib.aclosing(self._client.lines("/prfaas/v1/prefill", request, PrefillUpdate)) as updates:
+            async for update in updates:
+                yield update
+                if update.state in ("done", "failed"):
+                    return
+        raise PeerFailure("unreachable", f"the prefill service of {self.cluster} hung up")
+
+    async def follow(self, period_s: float, listen: Callable[[SourceSeen], None]) -> None:
+        """Asks for the cluster's state every `period_s`, until cancelled."""
+        while True:
+            try:
+                info = await self._client.get("/prfaas/v1/cluster", ClusterInfo, timeout_s=max(1.0, 2 * period_s))
+                listen(SourceSeen(self.cluster, info.ready, info.queued, info.running, info.max_model_len))
+            except RemoteError as failure:
+                listen(SourceSeen(self.cluster, 0, 0, 0, 0, str(failure)))
+            await asyncio.sleep(period_s)
+
+
+def seen_at_home(cluster: ClusterName, head: ClusterHead) -> SourceSeen:
+    """The state of our own cluster's prefill side."""
+    info = head.info()
+    return SourceSeen(cluster, info.ready, info.queued, info.running, info.max_model_len)
