@@ -137,8 +137,9 @@ class ClusterHead:
             return PrefillUpdate("failed", code="wrong_model", detail=detail)
         layouts = {info.layout for info in self._infos.values()}
         if layouts and request.layout not in layouts:
-            detail = f"KV layout {request.layout[:12]} at the receiver, {sorted(layouts)[0][:12]} here: not one
-            model and dtype" return PrefillUpdate("failed", code="layout_mismatch", detail=detail)
+            here = sorted(layouts)[0][:12]
+            detail = f"KV layout {request.layout[:12]} at the receiver, {here} here: not one model and dtype"
+            return PrefillUpdate("failed", code="layout_mismatch", detail=detail)
         return None
 
     def _seen(self, report: Report) -> None:

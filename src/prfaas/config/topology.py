@@ -153,6 +153,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     queue_length: Annotated[int, Meta(ge=1, le=1 << 20, description="Requests that may wait at a head.")] = 256
     attempts: Annotated[int, Meta(ge=1, le=16, description="Times a request is tried before its error is shown.")] = 3
+    whole_prompt: Annotated[
+        int, Meta(ge=1, description="Longest prompt, in tokens, that a decode node prefills itself if nobody else can.")
+    ] = 32768
     head_of_line_ns: Annotated[
         Duration,
         Meta(description="How long smaller requests may overtake one at the head of a queue that has no room yet."),

@@ -22,13 +22,13 @@ DONE_MARK = b"data: [DONE]\n\n"
 class Upstream:
     """An answer that a decode node began: whole (`body`), or a stream to be relayed.
 
-    `outcome` is set by whoever relays: None when all went out, else what went wrong.
+    The leg keeps `response` open until `relayed` is set by whoever relays it.
     """
 
     attempt: int
     response: aiohttp.ClientResponse
     body: bytes | None
-    outcome: asyncio.Future[str | None]
+    relayed: asyncio.Event
 
 
 @dataclass(slots=True)

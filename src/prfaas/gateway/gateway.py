@@ -17,10 +17,10 @@ from prfaas.cluster.watch import NodeWatch, Report
 from prfaas.core.errors import RemoteError
 from prfaas.core.ids import ClusterName, NodeName, RequestId
 from prfaas.core.routing.effects import Decided, RequestEffect
-from prfaas.core.routing.events import Arrived, ClientGone
+from prfaas.core.routing.events import Answered, Arrived, ClientGone, LegFailed
 from prfaas.core.routing.router import Router, RouterEvent, RouterPolicy
 from prfaas.core.routing.view import DecodeSeen, Source, SourceSeen
-from prfaas.gateway.exchange import Exchange
+from prfaas.gateway.exchange import Exchange, Upstream
 from prfaas.gateway.legs import Legs, LegSettings
 from prfaas.gateway.sources import PrefillSource, ServiceSource, seen_at_home
 from prfaas.runtime.driver import Driver
@@ -98,6 +98,14 @@ class Gateway:
         """A request begins; its `verdict` will be given."""
         self._legs.exchanges[exchange.request] = exchange
         self._driver.post(Arrived(exchange.request, len(exchange.tokens), exchange.deadline_ns, stays))
+
+    def relayed(self, exchange: Exchange, upstream: Upstream, trouble: str | None) -> None:
+        """The client has the whole answer, or (`trouble`) as much as there will be."""
+        upstream.relayed.set()
+        if trouble is None:
+            self._driver.post(Answered(exchange.request, upstream.attempt))
+        else:
+            self._driver.post(LegFailed(exchange.request, upstream.attempt, "decode", "broken_stream", trouble))
 
     def leave(self, request: RequestId) -> None:
         """The client of a request that may still run has gone."""

@@ -31,7 +31,6 @@ from prfaas.core.routing.effects import (
     StartPrefill,
 )
 from prfaas.core.routing.events import (
-    Answered,
     CreditGranted,
     FirstToken,
     LegFailed,
@@ -220,15 +219,10 @@ class Legs:
         body = add_field(exchange.body, "kv_transfer_params", self._handover(exchange, start))
         async with client.post(exchange.path, body) as response:
             whole = None if exchange.stream else await read_bounded(response, MAX_ANSWER_BYTES)
-            outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-            exchange.upstream = Upstream(attempt, response, whole, outcome)
+            exchange.upstream = upstream = Upstream(attempt, response, whole, asyncio.Event())
             self._metrics.stage_took("first_token", loop_now_ns() - asked_ns)
             self._post(FirstToken(request, attempt))
-            trouble = await outcome
-        if trouble is None:
-            self._post(Answered(request, attempt))
-        else:
-            self._post(LegFailed(request, attempt, "decode", "broken_stream", trouble))
+            await upstream.relayed.wait()
 
     def _handover(self, exchange: Exchange, start: StartDecode) -> TransferParams:
         left_ms = self._left_ms(exchange)

@@ -131,7 +131,7 @@ class World:
 def router(threshold: int = 1000, whole_limit: int = 8000) -> Router:
     """A router of one PD cluster `home` and one PrfaaS cluster `far`."""
     sources = (Source(FAR, LinkName("far->home"), False), Source(HOME, LinkName("home->home"), True))
-    return Router(HOME, sources, RouterPolicy(Threshold(threshold), whole_limit))
+    return Router(HOME, sources, RouterPolicy(Threshold(threshold), whole_limit, attempts=4))
 
 
 def world_up() -> list[RouterEvent]:

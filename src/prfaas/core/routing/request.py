@@ -43,7 +43,6 @@ from prfaas.core.routing.events import (
 from prfaas.core.table import Table
 
 Effect = RequestEffect | Arm[RequestEvent] | Disarm
-MAX_ATTEMPTS = 4
 
 
 class Life(Enum):
@@ -96,11 +95,14 @@ Plan = Callable[[int, Tried], Place | NoPlace]
 
 
 class RequestLife:
-    """One request. `plan(tokens, tried)` chooses places; `home` and `threshold` are for the decision log."""
+    """One request. `plan(tokens, tried)` chooses places; `home` and `threshold` are for the decision log.
+
+    At most `attempts` places are tried.
+    """
 
     TABLE = Table("request", Life, Life.NEW, [Life.ENDED])
 
-    def __init__(self, request: RequestId, plan: Plan, home: ClusterName, threshold: int) -> None:
+    def __init__(self, request: RequestId, plan: Plan, home: ClusterName, threshold: int, attempts: int) -> None:
         self.request = request
         self.state: Life = Life.NEW
         self.attempt = 0
@@ -108,6 +110,7 @@ class RequestLife:
         self._plan = plan
         self._home = home
         self._threshold = threshold
+        self._attempts = attempts
         self._tokens = 0
         self._tried = Tried()
         self._prefill_open = False
@@ -197,7 +200,7 @@ class RequestLife:
             self._tried.clusters.add(place.cluster)
         else:
             self._tried.nodes.add(place.node)
-        if self.attempt >= MAX_ATTEMPTS:
+        if self.attempt >= self._attempts:
             message = f"{self.attempt} attempts failed; the last one: {event.leg}: {event.detail}"
             return [*effects, Refuse(self.request, 502, event.code, message), *self._end("refused")]
         return effects + self._place(now_ns, after=f"{event.leg}:{event.code}")

@@ -22,10 +22,12 @@ RouterEvent = RequestEvent | SourceSeen | DecodeSeen
 
 @dataclass(frozen=True, slots=True)
 class RouterPolicy:
-    """`threshold` t, tokens; `whole_limit`: longest prompt, tokens, that a decode node may compute whole."""
+    """`threshold` t, tokens; `whole_limit`: longest prompt, tokens, that a decode node may compute whole; `attempts`:
+    places that are tried for one request before its error is shown."""
 
     threshold: Threshold
     whole_limit: int
+    attempts: int
 
 
 class Router:
@@ -49,8 +51,8 @@ class Router:
             case Arrived():
                 if event.request in self.requests:
                     raise InvariantError(f"request {event.request} arrived twice")
-                threshold = self._policy.threshold.tokens
-                life = RequestLife(event.request, self._plan, self._home, threshold)
+                policy = self._policy
+                life = RequestLife(event.request, self._plan, self._home, policy.threshold.tokens, policy.attempts)
                 self.requests[event.request] = life
             case _:
                 known = self.requests.get(event.request)

@@ -1,0 +1,113 @@
+"""`prfaas gateway`: the composition root of a PD cluster's head."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import click
+import structlog
+
+from prfaas.cli.heads import client_of, head_of, home_link, listen, service_of
+from prfaas.cluster.shares import LinkShares
+from prfaas.cluster.watch import Report
+from prfaas.config.environment import Environment, read_environment
+from prfaas.config.reader import read_topology
+from prfaas.config.topology import Topology
+from prfaas.core.errors import ConfigError
+from prfaas.core.ids import ClusterName
+from prfaas.core.routing.router import RouterPolicy
+from prfaas.core.routing.threshold import Threshold
+from prfaas.core.routing.view import Source
+from prfaas.gateway.front import Front, FrontSettings
+from prfaas.gateway.gateway import Gateway, GatewaySettings
+from prfaas.gateway.sources import ServiceSource
+from prfaas.model.fetch import resolve_model
+from prfaas.model.text import Text
+from prfaas.runtime.client import make_session
+from prfaas.runtime.log import set_up_logging
+from prfaas.runtime.metrics import Metrics
+from prfaas.runtime.tasks import Tasks, until_stopped
+
+log = structlog.get_logger(__name__)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--cluster", required=True, help="The PD cluster whose head this is.")
+def command(file: Path, cluster: str) -> None:
+    """Serve one OpenAI-compatible endpoint: the head of PD cluster CLUSTER of topology FILE."""
+    topology = read_topology(file)
+    environment = read_environment(topology, os.environ)
+    set_up_logging(environment.log.level, environment.log.format, program="gateway", cluster=cluster)
+    name = ClusterName(cluster)
+    if name not in topology.of_kind("pd"):
+        raise ConfigError(f"{file}: {cluster!r} is no pd cluster; expected one of {', '.join(topology.of_kind('pd'))}")
+    text = Text.load(resolve_model(topology.model))
+    raise SystemExit(asyncio.run(_serve(topology, environment, name, text)))
+
+
+async def _serve(topology: Topology, environment: Environment, name: ClusterName, text: Text) -> int:
+    cluster, metrics, tasks = topology.clusters[name], Metrics(), Tasks()
+    async with make_session(environment.secret) as session:
+        reports: list[Gateway] = []
+
+        def home_seen(report: Report) -> None:
+            for gateway in reports:
+                gateway.home_seen(report)
+
+        shares = LinkShares({}, topology.limits.leases.pace_ns)  # a hand-over at home is not paced
+        head = head_of(topology, environment, session, name, shares, home_seen)
+        gateway = Gateway(
+            settings(topology, name),
+            [client_of(session, name, node) for node in cluster.of_role("decode")],
+            [
+                ServiceSource(source, service_of(session, source, topology.clusters[source]))
+                for source in topology.of_kind("prfaas")
+                if topology.link(source, name) is not None
+            ],
+            head,
+            metrics,
+        )
+        reports.append(gateway)
+        front = Front(front_settings(topology, environment), gateway, text)
+        listening = await listen(front.app(), cluster, name)
+        tasks.spawn(gateway.run(), "gateway")
+        log.info("listening", url=listening.url, model=topology.public_name)
+        try:
+            return await until_stopped(tasks)
+        finally:
+            await listening.close()
+            await tasks.close()
+            text.close()
+
+
+def settings(topology: Topology, name: ClusterName) -> GatewaySettings:
+    """What the gateway of `name` needs of the topology."""
+    remote = [
+        Source(source, link.name, home=False)
+        for source in topology.of_kind("prfaas")
+        if (link := topology.link(source, name)) is not None
+    ]
+    limits, policy = topology.limits, topology.policy
+    return GatewaySettings(
+        cluster=name,
+        model=topology.public_name,
+        sources=(*remote, Source(name, home_link(name), home=True)),
+        policy=RouterPolicy(Threshold(policy.threshold), limits.whole_prompt, limits.attempts),
+        credit_lease_ms=limits.leases.credit_ns // 1_000_000,
+        poll_s=limits.health_interval_ns / 1e9,
+    )
+
+
+def front_settings(topology: Topology, environment: Environment) -> FrontSettings:
+    """What the door of a gateway checks."""
+    return FrontSettings(
+        model=topology.public_name,
+        max_body_bytes=topology.limits.max_body_bytes,
+        deadline_ns=topology.limits.deadline_ns,
+        api_keys=environment.api_keys,
+        created_s=int(time.time()),
+    )

@@ -1,0 +1,184 @@
+"""The OpenAI front door: reads what clients send, hands an exchange to the gateway, relays the answer.
+
+It knows HTTP and OpenAI's API. It does not know routing: it waits for a verdict. Nothing is sent to the client
+before the first token exists, so that until then any failure has another way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from prfaas.core.errors import RequestError
+from prfaas.core.ids import RequestId
+from prfaas.gateway.exchange import DONE_MARK, Exchange, Upstream
+from prfaas.gateway.gateway import Gateway
+from prfaas.model.text import Text, prompt_hash
+from prfaas.runtime.driver import loop_now_ns
+from prfaas.runtime.http import (
+    event_stream,
+    json_bytes_reply,
+    json_reply,
+    make_app,
+    read_body,
+)
+from prfaas.runtime.metrics import CONTENT_TYPE
+from prfaas.wire.openai import (
+    AnyRequest,
+    CompletionRequest,
+    ErrorDetail,
+    ModelCard,
+    ModelList,
+    error_event,
+    parse_chat,
+    parse_completion,
+)
+
+log = structlog.get_logger(__name__)
+DEADLINE_HEADER = "x-prfaas-deadline-ms"
+ROUTE_HEADER = "x-prfaas-route"
+Parse = Callable[[bytes], AnyRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """What the door checks. `created_s`: Unix time that the model list shows."""
+
+    model: str
+    max_body_bytes: int
+    deadline_ns: int
+    api_keys: tuple[str, ...]
+    created_s: int
+
+
+class Front:
+    """The HTTP application of a gateway."""
+
+    def __init__(self, settings: FrontSettings, gateway: Gateway, text: Text) -> None:
+        self._settings = settings
+        self._gateway = gateway
+        self._text = text
+
+    def app(self) -> web.Application:
+        """The routes. With API keys, all but health and metrics demand one."""
+        app = make_app(max_body_bytes=self._settings.max_body_bytes, keys=self._settings.api_keys)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    async def _completions(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, parse_completion)
+
+    async def _chat(self, http: web.Request) -> web.StreamResponse:
+        return await self._serve(http, parse_chat)
+
+    async def _models(self, http: web.Request) -> web.Response:
+        card = ModelCard(self._settings.model, self._settings.created_s, self._gateway.max_model_len)
+        return json_reply(ModelList([card]))
+
+    async def _health(self, http: web.Request) -> web.Response:
+        if self._gateway.ready:
+            return json_reply({"status": "ok"})
+        return json_reply({"status": "no decode node is ready"}, 503)
+
+    async def _metrics(self, http: web.Request) -> web.Response:
+        return web.Response(body=self._gateway.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _serve(self, http: web.Request, parse: Parse) -> web.StreamResponse:
+        began_ns = loop_now_ns()
+        body = await read_body(http)
+        request = parse(body)
+        self._check(request)
+        deadline_ns = began_ns + self._deadline_ns(http)
+        with self._gateway.metrics.stage("tokenize"):
+            tokens = await self._tokens(request)
+        self._check_length(request, len(tokens))
+        exchange = Exchange(
+            request=RequestId(uuid.uuid4().hex),
+            path=http.path,
+            body=body,
+            stream=bool(request.stream),
+            tokens=tokens,
+            prompt_hash=await asyncio.to_thread(prompt_hash, tokens),
+            deadline_ns=deadline_ns,
+            verdict=asyncio.get_running_loop().create_future(),
+        )
+        self._gateway.arrive(exchange, stays="")
+        try:
+            upstream = await exchange.verdict
+            if upstream.body is None:
+                return await self._stream(http, exchange, upstream)
+            self._gateway.relayed(exchange, upstream, None)
+            return json_bytes_reply(upstream.body, headers={ROUTE_HEADER: exchange.route_header})
+        finally:
+            self._gateway.leave(exchange.request)
+            self._gateway.metrics.stage_took("total", loop_now_ns() - began_ns)
+
+    def _check(self, request: AnyRequest) -> None:
+        if request.kv_transfer_params is not None:
+            raise RequestError("kv_transfer_params is not for clients", param="kv_transfer_params")
+        if request.model != self._settings.model:
+            message = f"the model {request.model!r} does not exist; this endpoint serves {self._settings.model!r}"
+            raise RequestError(message, status=404, code="model_not_found", param="model")
+        if not self._gateway.ready:
+            message = "no decode node is ready"
+            raise RequestError(message, status=503, kind="server_error", code="no_decode_node", retry_after_s=1)
+
+    def _check_length(self, request: AnyRequest, prompt: int) -> None:
+        limit, answer = self._gateway.max_model_len, request.max_new_tokens or 1
+        if limit and prompt + answer > limit:
+            message = (
+                f"this model takes {limit} tokens of prompt and answer; the prompt has {prompt},"
+                f" and at least {answer} of answer are asked for"
+            )
+            raise RequestError(message, status=413, code="context_length_exceeded", param="prompt")
+
+    def _deadline_ns(self, http: web.Request) -> int:
+        said = http.headers.get(DEADLINE_HEADER)
+        if said is None:
+            return self._settings.deadline_ns
+        longest_ms = self._settings.deadline_ns // 1_000_000
+        if not said.isascii() or not said.isdigit() or not 1 <= int(said[:18]) <= longest_ms:
+            raise RequestError(f"{DEADLINE_HEADER} is {said[:32]!r}; expected 1 to {longest_ms} milliseconds")
+        return int(said) * 1_000_000
+
+    async def _tokens(self, request: AnyRequest) -> list[int]:
+        if isinstance(request, CompletionRequest):
+            prompt = request.text_or_ids
+            return await (self._text.encode(prompt) if isinstance(prompt, str) else self._text.checked(prompt))
+        return await self._text.encode_chat([message.as_dict() for message in request.messages])
+
+    async def _stream(self, http: web.Request, exchange: Exchange, upstream: Upstream) -> web.StreamResponse:
+        """Relay the node's events; a stream that breaks ends with an `error` event and without `[DONE]`."""
+        out = event_stream({ROUTE_HEADER: exchange.route_header})
+        await out.prepare(http)
+        trouble, tail = None, b""
+        chunks = upstream.response.content.iter_any()
+        while True:
+            try:
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                break
+            except (aiohttp.ClientError, OSError) as error:
+                trouble = f"the decode node's stream broke: {error or type(error).__name__}"
+                break
+            await out.write(chunk)
+            tail = (tail + chunk)[-len(DONE_MARK) :]
+        if trouble is None and tail != DONE_MARK:
+            trouble = "the decode node ended its stream early"
+        elif trouble is not None:
+            late = loop_now_ns() >= exchange.deadline_ns
+            detail = ErrorDetail("the deadline passed" if late else trouble, "server_error", None, "stream_broken")
+            await out.write(b"\n\n" + error_event(detail))
+        await out.write_eof()
+        self._gateway.relayed(exchange, upstream, trouble)
+        return out

@@ -1,0 +1,1 @@
+"""The head of a PrfaaS cluster: the front door for gateways of other clusters."""
