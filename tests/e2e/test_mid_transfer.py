@@ -1,0 +1,65 @@
+"""A slow line, so that there is a middle of a transfer to break."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.e2e.conftest import ROOT, Reference
+from tests.e2e.system import System, until
+from tests.e2e.texts import licences
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PROMPT = 3000
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    text = (ROOT / "examples/two-clusters.yaml").read_text()
+    assert "1Gbps" in text
+    file: Path = tmp_path_factory.mktemp("topology") / "slow.yaml"
+    file.write_text(text.replace("1Gbps", "8Mbps"))
+    system = System.start(file, tmp_path_factory.mktemp("state"), "tiny-hybrid")
+    yield system
+    assert system.stop() == 0
+
+
+@pytest.mark.parametrize("program", ["far-prefill", "far"])
+def test_killing_the_prefill_side_in_mid_transfer_ends_in_a_right_answer(
+    slow: System, one_process: Reference, program: str
+) -> None:
+    prompt = licences()[:PROMPT]
+    came: list[httpx2.Response] = []
+
+    def ask() -> None:
+        body = {"model": slow.model, "prompt": prompt, "max_tokens": 16, "temperature": 0}
+        came.append(httpx2.post(slow.url + "/v1/completions", json=body, timeout=120))
+
+    before = slow.metric("home-decode", "prfaas_kv_bytes_total", link="far->home")
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until("KV flows", lambda: slow.metric("home-decode", "prfaas_kv_bytes_total", link="far->home") > before + 200_000)
+    dead = slow.kill(program)
+    asking.join(120)
+    (answer,) = came
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-prfaas-route"] == "local; cluster=home; reason=retry"
+    assert answer.json()["choices"][0]["text"] == one_process(prompt, 16)
+    slow.restored(program, dead)
+    slow.settled()
+
+
+def test_kv_flows_while_prefill_runs_and_never_above_the_line(slow: System, one_process: Reference) -> None:
+    prompt = licences()[50 : 50 + PROMPT]
+    body = {"model": slow.model, "prompt": prompt, "max_tokens": 4, "temperature": 0}
+    answer = httpx2.post(slow.url + "/v1/completions", json=body, timeout=120)
+    assert answer.headers["x-prfaas-route"] == "remote; cluster=far; reason=long"
+    assert answer.json()["choices"][0]["text"] == one_process(prompt, 4)
+    moved = slow.metric("home-decode", "prfaas_kv_bytes_total", link="far->home")
+    took = slow.metric("home", "prfaas_stage_seconds_sum", stage="total")
+    assert moved * 8 <= 8e6 * took * 1.05
