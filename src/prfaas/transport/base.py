@@ -1,7 +1,8 @@
 """The seam between a node and what moves KV.
 
-It knows transfers, extents, leases and outcomes. It does not know engines, HTTP or which transport is behind it. The prefill
-side offers; the decode side dials and receives. Failure of the peer is raised as RemoteError by the awaiting side.
+It knows transfers, extents, leases and outcomes. It does not know engines, HTTP or which transport is behind it. The
+prefill side offers; the decode side dials and receives. Failure of the peer is raised as RemoteError by the awaiting
+side.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class Transport(Protocol):
     def offer(self, transfer: TransferId, layout: KVLayout, length: int, link: LinkName, lease_ns: int) -> Sending:
         """Begin to send `length` tokens' KV to whoever shows a valid ticket for `transfer`.
 
-        A receiver that dialled before is admitted now. The lease is renewed by the receiver's life signs; when it ends, all
-        is dropped. Raises InvariantError when `transfer` is offered already.
+        A receiver that dialled before is admitted now. The lease is renewed by the receiver's life signs; when it
+        ends, all is dropped. Raises InvariantError when `transfer` is offered already.
         """
 
     def receive(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
 
@@ -54,80 +53,123 @@ def needed(layout: KVLayout, length: int, held: int = 0) -> tuple[Extent, ...]:
     return tuple(wanted)
 
 
+def row_bytes(part: Part) -> int:
+    """Bytes of one head's share of one unit (a token's row, or the whole state)."""
+    return part.unit_bytes // part.shape[0]
+
+
 @dataclass(slots=True)
 class Coverage:
-    """What of the needed extents has arrived: per part and head, merged token intervals. Order does not matter.
+    """What of the needed extents has arrived: per part, runs of heads with the same merged token intervals.
 
-    Heads are booked one by one, so that overlapping head ranges of an odd sender never count twice.
+    Order does not matter. Every head is accounted for on its own, so that overlapping head ranges never count twice.
     """
 
     layout: KVLayout
     length: int
     held: int = 0
+    missing_bytes: int = 0
+    """Bytes still to come; 0 means complete, every group included."""
     _parts: dict[PartKey, Part] = field(default_factory=dict)
     _wanted: dict[PartKey, Extent] = field(default_factory=dict)
-    _have: dict[PartKey, list[list[Span]]] = field(default_factory=dict)
-    _missing: dict[PartKey, int] = field(default_factory=dict)
+    _have: dict[PartKey, list[_Run]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._parts = {(p.layer, p.name): p for p in self.layout.parts}
+        self.missing_bytes = 0
         for extent in needed(self.layout, self.length, self.held):
             key = (extent.layer, extent.part)
             self._wanted[key] = extent
-            self._have[key] = [[] for _ in range(extent.heads[1])]
-            self._missing[key] = extent_bytes(self._parts[key], extent)
-
-    @property
-    def missing_bytes(self) -> int:
-        """Bytes still to come; 0 means complete, every group included."""
-        return sum(self._missing.values())
+            self._have[key] = [(0, extent.heads[1], ())]
+            self.missing_bytes += extent_bytes(self._parts[key], extent)
 
     @property
     def complete(self) -> bool:
         """Whether every part, those without attention too, is whole."""
-        return not any(self._missing.values())
+        return self.missing_bytes == 0
 
     def fits(self, extent: Extent) -> Part | None:
         """The part of `extent` if it lies inside what this transfer needs, else None."""
-        key = (extent.layer, extent.part)
-        wanted = self._wanted.get(key)
-        if wanted is None or not 0 <= extent.heads[0] < extent.heads[1] <= wanted.heads[1]:
+        part = self._parts.get((extent.layer, extent.part))
+        wanted = self._wanted.get((extent.layer, extent.part))
+        if part is None or wanted is None or not 0 <= extent.heads[0] < extent.heads[1] <= wanted.heads[1]:
             return None
-        part = self._parts[key]
         if part.kind is PartKind.STATE:
             inside = extent.start == 0 and extent.stop == self.length
         else:
             inside = wanted.start <= extent.start < extent.stop <= wanted.stop
         return part if inside else None
 
+    def first_row(self, part: Part) -> int:
+        """The row at which a receiver's buffer for `part` starts (0 for a state)."""
+        wanted = self._wanted.get((part.layer, part.name))
+        return wanted.start if wanted else 0
+
     def add(self, extent: Extent) -> bool:
         """Book `extent` as arrived. False when it brings nothing new (a duplicate). It must fit and be final."""
         key = (extent.layer, extent.part)
-        part, rows = self._parts[key], 0
-        for head in range(*extent.heads):
-            spans = self._have[key][head]
-            new = extent.tokens - sum(max(0, min(extent.stop, b) - max(extent.start, a)) for a, b in spans)
-            if new > 0:
-                self._have[key][head] = _merged([*spans, (extent.start, extent.stop)])
-                rows += 1 if part.kind is PartKind.STATE else new
-        self._missing[key] -= rows * (part.unit_bytes // part.shape[0])
-        return rows > 0
+        part, units, runs = self._parts[key], 0, list[_Run]()
+        for lo, hi, spans in self._have[key]:
+            a, b = max(lo, extent.heads[0]), min(hi, extent.heads[1])
+            new = extent.tokens - _inside(spans, extent) if a < b else 0
+            if new == 0:
+                runs.append((lo, hi, spans))
+                continue
+            units += (b - a) * (1 if part.kind is PartKind.STATE else new)
+            runs += [(lo, a, spans)] if lo < a else []
+            runs.append((a, b, _merged((*spans, (extent.start, extent.stop)))))
+            runs += [(b, hi, spans)] if b < hi else []
+        if units:
+            self._have[key] = _joined(runs)
+            self.missing_bytes -= units * row_bytes(part)
+        return units > 0
+
+    def holds(self, extent: Extent) -> bool:
+        """Whether all of `extent` has arrived already. It must fit."""
+        return all(n == extent.tokens for n in self._overlaps(extent))
+
+    def touches(self, extent: Extent) -> bool:
+        """Whether any of `extent` has arrived already. It must fit."""
+        return any(self._overlaps(extent))
+
+    def _overlaps(self, extent: Extent) -> list[int]:
+        h0, h1 = extent.heads
+        runs = self._have[extent.layer, extent.part]
+        return [_inside(spans, extent) for lo, hi, spans in runs if max(lo, h0) < min(hi, h1)]
 
     def have(self) -> tuple[Extent, ...]:
         """The receiver's map of what it has, for a resume: neighbouring heads with equal spans are one extent."""
-        found: list[Extent] = []
-        for (layer, name), heads in self._have.items():
-            for same, run in groupby(range(len(heads)), key=lambda head: heads[head]):
-                which = list(run)
-                found += [Extent(layer, name, a, b, (which[0], which[-1] + 1)) for a, b in same]
-        return tuple(found)
+        return tuple(
+            Extent(layer, name, a, b, (lo, hi))
+            for (layer, name), runs in self._have.items()
+            for lo, hi, spans in runs
+            for a, b in spans
+        )
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
+_Run = tuple[int, int, tuple[Span, ...]]
+"""Heads [lo, hi) and the token intervals that each of them has."""
+
+
+def _inside(spans: tuple[Span, ...], extent: Extent) -> int:
+    return sum(max(0, min(extent.stop, b) - max(extent.start, a)) for a, b in spans)
+
+
+def _joined(runs: list[_Run]) -> list[_Run]:
+    joined: list[_Run] = []
+    for lo, hi, spans in runs:
+        if joined and joined[-1][2] == spans:
+            joined[-1] = (joined[-1][0], hi, spans)
+        else:
+            joined.append((lo, hi, spans))
+    return joined
+
+
+def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     merged: list[Span] = []
     for start, stop in sorted(spans):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
         else:
             merged.append((start, stop))
-    return merged
+    return tuple(merged)
