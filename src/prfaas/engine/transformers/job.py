@@ -1,0 +1,164 @@
+"""What the engine thread works on, one turn at a time: a prefill into a sink, or an answer token by token.
+
+It knows the always-N-1 split, chunks, and when a layer's KV is final; it does not know threads or event loops. A job
+that was told to stop raises `Stopped` at its next layer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prfaas.core.errors import InvariantError, RequestError
+from prfaas.engine.base import KVSink, Sampling, Token
+from prfaas.engine.transformers import kvmap
+from prfaas.engine.transformers.loaded import LoadedModel
+from prfaas.engine.transformers.sampling import Sampler
+from prfaas.transport.base import LandedKV
+
+
+class Stopped(Exception):
+    """Raised inside a job's turn when it was told to stop; `why` is what its waiter gets, None when nobody waits."""
+
+    def __init__(self, why: Exception | None) -> None:
+        super().__init__("stopped")
+        self.why = why
+
+
+class Job(ABC):
+    """One sequence. `turn` runs on the engine thread, `stop` on any."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tokens
+        self._stopping = False
+        self._why: Exception | None = None
+
+    def stop(self, why: Exception | None) -> None:
+        """End at the next layer or turn. The first reason stays."""
+        if not self._stopping:
+            self._why = why
+            self._stopping = True
+
+    def check(self) -> None:
+        """Raises Stopped when told to stop."""
+        if self._stopping:
+            raise Stopped(self._why)
+
+    @abstractmethod
+    def turn(self, model: LoadedModel, chunk_tokens: int, max_model_len: int) -> bool:
+        """One chunk of prefill or one token of decode. Whether the job is done."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let go of cache, tokens and landed KV. The job gets no turn after it."""
+
+    def _checked_tokens(self, model: LoadedModel, length: int, longest: int) -> None:
+        if length > longest:
+            raise RequestError(f"{length} tokens do not fit; at most {longest} do", code="context_length_exceeded")
+        if self._tokens and not (min(self._tokens) >= 0 and max(self._tokens) < model.vocab_size):
+            raise RequestError(f"expected token ids from 0 to {model.vocab_size - 1}")
+
+
+class _Chunks:
+    """The first `length` tokens, computed in chunks from 0; every way to compute them cuts them alike."""
+
+    def __init__(self, job: Job, model: LoadedModel, tokens: Sequence[int], length: int, sink: KVSink | None) -> None:
+        self._job, self._model, self._tokens, self._length, self._sink = job, model, tokens, length, sink
+        self._start = self._stop = 0
+        self.cache: Any = model.new_cache()
+
+    @property
+    def done(self) -> bool:
+        return self._stop >= self._length
+
+    def run(self, chunk_tokens: int) -> None:
+        self._start, self._stop = self._stop, min(self._stop + chunk_tokens, self._length)
+        self._model.forward(self._tokens[self._start : self._stop], self.cache, self._after_layer)
+
+    def _after_layer(self, index: int) -> None:
+        self._job.check()
+        if self._sink is not None:
+            layer = self.cache.layers[index]
+            for part in self._model.layout.of_layer(index):
+                for extent, data in kvmap.cut(layer, part, self._start, self._stop, self._length):
+                    self._sink.put(extent, data)
+
+
+class PrefillJob(Job):
+    """The KV of all `tokens`, into `sink`."""
+
+    def __init__(self, tokens: Sequence[int], sink: KVSink) -> None:
+        super().__init__(tokens)
+        self._sink = sink
+        self._chunks: _Chunks | None = None
+
+    def turn(self, model: LoadedModel, chunk_tokens: int, max_model_len: int) -> bool:
+        """One chunk."""
+        self.check()
+        if self._chunks is None:
+            self._checked_tokens(model, len(self._tokens) + 1, max_model_len - 1)
+            self._chunks = _Chunks(self, model, self._tokens, len(self._tokens), self._sink)
+        if not self._chunks.done:
+            self._chunks.run(chunk_tokens)
+        return self._chunks.done
+
+    def release(self) -> None:
+        """Let go of the cache."""
+        self._tokens, self._chunks = (), None
+
+
+class GenerateJob(Job):
+    """An answer to `tokens`: from `landed`, else all but the last are computed first. Each new token goes to `emit`."""
+
+    def __init__(
+        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, emit: Callable[[Token], None]
+    ) -> None:
+        super().__init__(tokens)
+        self._sampling = sampling
+        self._landed = landed
+        self._emit = emit
+        self._chunks: _Chunks | None = None
+        self._cache: Any = None
+        self._sampler: Sampler | None = None
+        self._last = 0
+        self._left = 0
+
+    def turn(self, model: LoadedModel, chunk_tokens: int, max_model_len: int) -> bool:
+        """One chunk, or one token."""
+        self.check()
+        if self._sampler is None:
+            self._sampler = self._begin(model, max_model_len)
+        if self._chunks is not None:
+            if not self._chunks.done:
+                self._chunks.run(chunk_tokens)
+                return False
+            self._cache, self._chunks = self._chunks.cache, None
+            kvmap.settle(self._cache, model.layout)
+        scores = model.forward([self._last], self._cache, lambda _: self.check())
+        self._last = self._sampler.choose(scores)
+        self._left -= 1
+        stopped = self._last in self._sampling.stop_ids
+        finish = "stop" if stopped else "length" if self._left == 0 else None
+        self._emit(Token(self._last, finish))
+        return finish is not None
+
+    def release(self) -> None:
+        """Let go of the cache."""
+        self._tokens, self._chunks, self._cache, self._landed = (), None, None, None
+
+    def _begin(self, model: LoadedModel, max_model_len: int) -> Sampler:
+        length = len(self._tokens) - 1
+        if length < 0 or self._sampling.max_tokens < 1:
+            raise RequestError("expected at least one prompt token and max_tokens of 1 or more")
+        self._checked_tokens(model, length + 1, max_model_len - 1)
+        sampler = Sampler(self._sampling)
+        self._last = self._tokens[-1]
+        self._left = min(self._sampling.max_tokens, max_model_len - length - 1)
+        if self._landed is None:
+            self._chunks = _Chunks(self, model, self._tokens, length, None)
+        else:
+            if self._landed.length != length:
+                raise InvariantError(f"landed KV is of {self._landed.length} tokens, the prompt needs {length}")
+            self._cache, self._landed = model.cache_from(self._landed), None
+        return sampler

@@ -1,0 +1,100 @@
+"""Between extents and cache tensors: cut bytes out of a cache, build a cache from bytes.
+
+It knows the canonical order of bytes (rows as (tokens, heads, width), states as they are) and that transformers
+updates states in place and keeps (1, heads, tokens, width). It does not know models, chunks or who receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from prfaas.core.cache.layout import KVLayout, Part, PartKind
+from prfaas.core.errors import InvariantError
+from prfaas.core.transfer.extent import Extent
+from prfaas.engine.transformers.layout import dtype_named, tensor_of
+from prfaas.transport.base import LandedKV
+
+
+def cut(layer: Any, part: Part, start: int, stop: int, length: int) -> Iterator[tuple[Extent, memoryview]]:
+    """What of `part` is final once its layer computed tokens [start, stop) of `length`: at most one extent, its bytes.
+
+    Rows that leave the window before `length` are left out; a state is final at `length` only. The bytes are a copy.
+    """
+    heads = (0, part.shape[0])
+    tensor = tensor_of(layer, part.name)
+    if part.kind is PartKind.STATE:
+        if stop == length:
+            yield Extent(part.layer, part.name, 0, length, heads), _copy_out(tensor, part)
+        return
+    first = max(start, part.first_row(length))
+    if first < stop:
+        base = stop - tensor.shape[2]  # the token of the first row that the layer still has
+        rows = tensor[0, :, first - base : stop - base].transpose(0, 1)
+        yield Extent(part.layer, part.name, first, stop, heads), _copy_out(rows, part)
+
+
+def fill(cache: Any, layout: KVLayout, landed: LandedKV, device: str) -> None:
+    """Put `landed` into the empty `cache`, as if the model had computed those tokens. Copies everything.
+
+    Raises InvariantError when parts are missing or have the wrong size: a landed cache is complete by promise.
+    """
+    if landed.held:
+        raise InvariantError(f"landed KV builds on {landed.held} tokens, but this engine holds no prefix")
+    if landed.length == 0:
+        return
+    for index in layout.layers():
+        layer = cache.layers[index]
+        filled = {part.name: _copy_in(part, landed, device) for part in layout.of_layer(index)}
+        if "k" in filled:
+            layer.lazy_initialization(filled["k"], filled["v"])
+            layer.keys, layer.values = filled["k"], filled["v"]
+            if hasattr(layer, "cumulative_length"):
+                layer.cumulative_length = landed.length
+        for name, value in filled.items():
+            if name not in ("k", "v"):
+                kind, state = name.split(".")
+                layer.lazy_initialization(**{f"{kind}_states": value, "state_idx": int(state)})
+                tensor_of(layer, name).copy_(value)
+                layer.has_previous_state[int(state)] = True
+
+
+def settle(cache: Any, layout: KVLayout) -> None:
+    """Lay the tensors of `cache` out as `fill` does: for other strides a kernel may round otherwise."""
+    for part in layout.parts:
+        layer = cache.layers[part.layer]
+        tensor = tensor_of(layer, part.name)
+        if tensor is None or tensor.is_contiguous():
+            continue
+        if part.name == "k":
+            layer.keys = tensor.contiguous()
+        elif part.name == "v":
+            layer.values = tensor.contiguous()
+        else:
+            kind, state = part.name.split(".")
+            (layer.conv_states if kind == "conv" else layer.recurrent_states)[int(state)] = tensor.contiguous()
+
+
+def _copy_out(tensor: Any, part: Part) -> memoryview:
+    buffer = bytearray(tensor.numel() * tensor.element_size())
+    torch.frombuffer(buffer, dtype=dtype_named(part.dtype)).view(tensor.shape).copy_(tensor)
+    return memoryview(buffer).toreadonly()
+
+
+def _copy_in(part: Part, landed: LandedKV, device: str) -> Any:
+    buffer = landed.parts.get((part.layer, part.name))
+    wanted = part.bytes_at(landed.length)
+    if buffer is None or len(buffer) != wanted:
+        got = "nothing" if buffer is None else f"{len(buffer)} bytes"
+        where = f"landed KV of {landed.length} tokens: layer {part.layer} {part.name}"
+        raise InvariantError(f"{where} has {got}, expected {wanted} bytes")
+    dtype = dtype_named(part.dtype)
+    source = torch.frombuffer(buffer, dtype=dtype)
+    if part.kind is PartKind.STATE:
+        shape = part.shape if part.name.startswith("conv") else (1, *part.shape)
+        return torch.empty(shape, dtype=dtype, device=device).copy_(source.view(shape))
+    heads, width = part.shape
+    rows = source.view(-1, heads, width).transpose(0, 1).unsqueeze(0)
+    return torch.empty(rows.shape, dtype=dtype, device=device).copy_(rows)

@@ -1,0 +1,167 @@
+"""A model in memory: run some tokens against a cache, and say so after each layer.
+
+It knows how transformers loads and calls a causal language model; it does not know sequences, sinks or threads.
+Everything here is called from one thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers.utils import logging as hf_logging
+
+from prfaas.core.cache.layout import KVLayout
+from prfaas.core.errors import ConfigError
+from prfaas.core.transfer.extent import Coverage
+from prfaas.engine.transformers import kvmap, layout
+from prfaas.engine.transformers.checkpoint import Checkpoint, free_host_bytes, require_memory
+from prfaas.engine.transformers.layout import MOVABLE_WORDS
+from prfaas.transport.base import LandedKV
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_PROBE = 5
+"""Tokens of the trial hand-over at load: more than a convolution's kernel."""
+
+
+def quiet() -> None:
+    """No progress bars, no advice about optional kernels: this process has logs of its own."""
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+
+
+class LoadedModel:
+    """One causal language model, ready; `layout` is the layout of its caches."""
+
+    def __init__(self, checkpoint: Checkpoint, model: Any, device: str) -> None:
+        """`model` is a transformers causal LM on `device`. Raises ConfigError when its cache cannot be moved."""
+        self._model = model.eval()
+        self._device = device
+        self._family = checkpoint.family
+        self._after_layer: Callable[[int], None] | None = None
+        text_config = model.config.get_text_config(decoder=True)
+        self.vocab_size = int(text_config.vocab_size)
+        self.max_length = int(getattr(text_config, "max_position_embeddings", 0) or (1 << 20))
+        layout.require_movable(self.new_cache(), self._family)
+        self._hook_layers()
+        self.layout = KVLayout(checkpoint.revision(), self._trial())
+
+    def new_cache(self) -> Any:
+        """An empty cache for one sequence."""
+        return transformers.DynamicCache(config=self._model.config)
+
+    def cache_from(self, landed: LandedKV) -> Any:
+        """A cache that holds `landed`, copied."""
+        cache = self.new_cache()
+        kvmap.fill(cache, self.layout, landed, self._device)
+        return cache
+
+    def forward(self, tokens: Sequence[int], cache: Any, after_layer: Callable[[int], None]) -> Any:
+        """Run `tokens` behind what `cache` holds, which grows. Scores of the next token: float32, (vocabulary,), CPU.
+
+        `after_layer(i)` is called when layer i is done, its cache written. What it raises ends the run, and the cache
+        is of no use after that.
+        """
+        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self._device)
+        self._after_layer = after_layer
+        try:
+            out = self._model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
+        finally:
+            self._after_layer = None
+        return out.logits[0, -1].to(device="cpu", dtype=torch.float32)
+
+    def _hook_layers(self) -> None:
+        decoder = self._model.get_decoder()
+        layers = getattr(decoder, "layers", None)
+        if layers is None or len(layers) != len(self.new_cache().layers):
+            raise ConfigError(f"{self._family}: its decoder layers do not stand beside its cache layers one to one")
+        for index, layer in enumerate(layers):
+            layer.register_forward_hook(self._hook(index))
+
+    def _hook(self, index: int) -> Callable[..., None]:
+        def hook(_module: Any, _args: Any, _output: Any) -> None:
+            if self._after_layer is not None:
+                self._after_layer(index)
+
+        return hook
+
+    def _trial(self) -> tuple[Any, ...]:
+        """The parts of the cache, proven by a small hand-over: the copy must give the same scores, bit by bit."""
+        cache = self.new_cache()
+        tokens = [token % self.vocab_size for token in range(1, _PROBE + 2)]
+        seen: list[int] = []
+        self.forward(tokens[:_PROBE], cache, seen.append)
+        parts = layout.parts_of(cache)
+        trial = KVLayout("trial", parts)
+        if seen != list(range(len(cache.layers))):
+            raise ConfigError(f"{self._family}: its layers do not run once each, in order")
+        again, landed, coverage = self.new_cache(), LandedKV(_PROBE), Coverage(trial, _PROBE)
+
+        def gather(index: int) -> None:
+            for part in trial.of_layer(index):
+                for extent, data in kvmap.cut(again.layers[index], part, 0, _PROBE, _PROBE):
+                    coverage.add(extent)
+                    landed.parts[extent.layer, extent.part] = bytearray(data)
+
+        self.forward(tokens[:_PROBE], again, gather)
+        kvmap.settle(cache, trial)
+        copy = self.new_cache()
+        kvmap.fill(copy, trial, landed, self._device)
+        here, there = (self.forward(tokens[_PROBE:], which, lambda _: None) for which in (cache, copy))
+        if not coverage.complete or not torch.equal(here, there):
+            raise ConfigError(f"{self._family}: a copy of its cache does not continue as the original does")
+        return parts
+
+
+def load(checkpoint: Checkpoint, dtype: str, device: str) -> LoadedModel:
+    """Load the weights.
+
+    Raises ConfigError: too large, unknown family, tensors missing or of other shapes, a cache that cannot be moved.
+    """
+    quiet()
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint.directory, local_files_only=True)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigError(f"{checkpoint.directory}: transformers {transformers.__version__}: {error}") from error
+    chosen = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else layout.dtype_named(dtype)
+    _require_room(checkpoint, chosen, device)
+    try:
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint.directory,
+            config=config,
+            dtype=chosen,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(f"{checkpoint.directory}: cannot load {checkpoint.family}: {error}") from error
+    for what in ("missing_keys", "mismatched_keys", "error_msgs"):
+        if wrong := sorted(map(str, report.get(what) or ())):
+            some = ", ".join(wrong[:4])
+            raise ConfigError(f"{checkpoint.directory}: {what.replace('_', ' ')}: {some} ({len(wrong)} in all)")
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise ConfigError(f"{checkpoint.family}: not a decoder-only causal language model")
+    try:
+        with torch.inference_mode():
+            return LoadedModel(checkpoint, model.to(device), device)
+    except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
+        raise ConfigError(
+            f"{checkpoint.family}: trial run failed: {error!r}; these work: {MOVABLE_WORDS}"
+        ) from error
+
+
+def _require_room(checkpoint: Checkpoint, dtype: Any, device: str) -> None:
+    needed_bytes = checkpoint.weights * dtype.itemsize
+    if device == "cpu":
+        require_memory(checkpoint, needed_bytes, free_host_bytes(), "host")
+    elif device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device {device!r}: no CUDA device here")
+        require_memory(checkpoint, needed_bytes, int(torch.cuda.mem_get_info(device)[0]), device)
+    else:
+        raise ConfigError(f"device {device!r}: expected cpu or cuda[:N]")
