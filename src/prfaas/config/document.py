@@ -47,8 +47,8 @@ def dotted(where: Where) -> str:
 def read_document(path: Path) -> Document:
     """The one YAML document in `path`. Raises ConfigError with the line."""
     text = _text(path)
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
             raise _error(path, 1, "the file is empty; expected a topology")
@@ -59,12 +59,11 @@ def read_document(path: Path) -> Document:
         mark = error.problem_mark or error.context_mark
         what = " ".join(str(error.problem or error.context).split())
         raise _error(path, mark.line + 1 if mark else 1, f"not valid YAML: {what}") from None
-    except yaml.YAMLError as error:
-        raise _error(path, 1, f"not valid YAML: {' '.join(str(error).split())}") from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise _error(path, line, f"not valid YAML: {error.reason}: {chr(error.character)!r}") from None
     except RecursionError:
         raise _error(path, 1, "nested too deeply") from None
-    finally:
-        loader.dispose()
 
 
 class _Walk:
@@ -103,9 +102,11 @@ class _Walk:
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            key = self._scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str):
-                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "that is a list or mapping"
+            key = key_node.value
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _error(self.document.path, line, "`<<` is not understood; expected the settings themselves")
+            if key_node.tag != "tag:yaml.org,2002:str":
+                shown = key if isinstance(key, str) else "that is a list or mapping"
                 raise _error(self.document.path, line, f"key {shown} is not text; expected it in quotes")
             if key in found:
                 first = self.document.lines[*where, key]

@@ -1,7 +1,7 @@
 """The models that prfaas can fetch or build by name: where they come from, how large they are, their licence.
 
-It knows packages, hashes and licences; it does not fetch. Weights come inside ordinary Python packages, so that a machine
-which can install prfaas can fetch them too, from whatever registry its pip is set up for.
+It knows packages, hashes and licences; it does not fetch. Weights come inside ordinary Python packages, so that a
+machine which can install prfaas can fetch them too, from whatever registry its pip is set up for.
 """
 
 from __future__ import annotations

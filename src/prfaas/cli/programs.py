@@ -1,0 +1,94 @@
+"""The programs that make up a topology: one per head and per node, and how each is started.
+
+It knows commands and endpoints; it does not know processes. All programs of a topology read the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from msgspec.structs import replace
+
+from prfaas.cli.ports import free_ports
+from prfaas.config.checks import listeners
+from prfaas.config.topology import Node, Topology
+from prfaas.config.units import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process to be: `name` for people, `health` the endpoint that answers GET /health when it is ready."""
+
+    name: str
+    kind: Literal["gateway", "prefill-service", "node"]
+    cluster: str
+    node: str | None
+    health: Endpoint
+
+
+CommandFactory = Callable[[Program], list[str]]
+
+
+def prfaas_command(file: Path) -> CommandFactory:
+    """How each program is started from the topology in `file`."""
+
+    def command(program: Program) -> list[str]:
+        # -P: modules that happen to lie in the working directory are not ours.
+        start = [sys.executable, "-P", "-m", "prfaas.cli.main", program.kind, str(file), "--cluster", program.cluster]
+        return [*start, "--node", program.node] if program.node is not None else start
+
+    return command
+
+
+def programs_of(topology: Topology) -> list[Program]:
+    """The programs of a localised `topology`, nodes first."""
+    nodes = [
+        Program(node.name, "node", name, node.name, _reached(node.listen))
+        for name, cluster in topology.clusters.items()
+        for node in cluster.nodes
+    ]
+    heads = [
+        Program(name, "gateway" if cluster.kind == "pd" else "prefill-service", name, None, _reached(cluster.listen))
+        for name, cluster in topology.clusters.items()
+    ]
+    return nodes + heads
+
+
+def localised(topology: Topology, model: Path) -> Topology:
+    """`topology` with all that `up` decides: model directory, its name to clients, free ports, threads.
+
+    Raises ConfigError when there are no free ports.
+    """
+    taken = list(listeners(topology))
+    wanted = sum(2 * len(cluster.nodes) + 1 for cluster in topology.clusters.values()) - len(taken)
+    free = iter(free_ports(wanted, {endpoint.port for _, endpoint, _ in taken}))
+    threads = max(1, _cores() // sum(len(cluster.nodes) for cluster in topology.clusters.values()))
+
+    def listen(given: Endpoint | None) -> Endpoint:
+        return given if given is not None else Endpoint.at("127.0.0.1", next(free))
+
+    def local(node: Node) -> Node:
+        engine = node.engine if node.engine.threads else replace(node.engine, threads=threads)
+        return replace(node, engine=engine, listen=listen(node.listen), data_listen=listen(node.data_listen))
+
+    clusters = {
+        name: replace(cluster, listen=listen(cluster.listen), nodes=tuple(local(node) for node in cluster.nodes))
+        for name, cluster in topology.clusters.items()
+    }
+    return replace(topology, model=str(model), served_name=topology.public_name, clusters=clusters)
+
+
+def _reached(listen: Endpoint | None) -> Endpoint:
+    assert listen is not None, "localised topologies name every listener"
+    if not listen.wildcard:
+        return listen
+    return Endpoint.at("::1" if listen.host == "::" else "127.0.0.1", listen.port)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
