@@ -1,0 +1,117 @@
+"""What a node is asked to do: a checked request, its tokens, its leg of a hand-over and its deadline.
+
+It knows requests, limits of the engine and how a body becomes all this. It does not know how it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from prfaas.core.errors import RequestError
+from prfaas.core.ids import TransferId
+from prfaas.engine.base import Limits, Sampling
+from prfaas.model.text import Text, prompt_hash
+from prfaas.wire.control import TransferParams
+from prfaas.wire.openai import AnyRequest, CompletionRequest, Kind
+from prfaas.wire.openai.prompt import prompt_tokens
+
+DEFAULT_COMPLETION_TOKENS = 16
+MAX_ID_CHARS = 256
+MAX_CONNECTIONS = 64
+NO_TRANSFER = TransferParams(transfer_id="")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`deadline_ns` and `arrived_ns` are on the loop's clock. `leg.transfer_id` is "" when nothing is handed over."""
+
+    kind: Kind
+    request: AnyRequest
+    leg: TransferParams
+    tokens: list[int]
+    sampling: Sampling
+    arrived_ns: int
+    deadline_ns: int
+
+    @property
+    def transfer(self) -> TransferId:
+        """The transfer of the hand-over."""
+        return TransferId(self.leg.transfer_id)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens whose KV is handed over: always all but the last."""
+        return len(self.tokens) - 1
+
+    @property
+    def room_tokens(self) -> int:
+        """Tokens that the sequence may come to: prompt and longest answer."""
+        return len(self.tokens) + self.sampling.max_tokens
+
+
+def transfer_params(said: dict[str, Any] | None) -> TransferParams:
+    """The leg that a request is, `NO_TRANSFER` if it is none. Raises RequestError, 400."""
+    if said is None:
+        return NO_TRANSFER
+    try:
+        leg = msgspec.convert(said, TransferParams)
+    except msgspec.ValidationError as error:
+        raise _bad(str(error)) from None
+    if not 1 <= len(leg.transfer_id) <= MAX_ID_CHARS:
+        raise _bad(f"transfer_id has 1 to {MAX_ID_CHARS} characters")
+    if leg.do_remote_decode and leg.do_remote_prefill:
+        raise _bad("one of do_remote_decode and do_remote_prefill, not both")
+    if leg.do_remote_prefill and not (leg.remote and leg.ticket and leg.prompt_hash):
+        raise _bad("do_remote_prefill needs remote, ticket and prompt_hash")
+    if not 1 <= leg.connections <= MAX_CONNECTIONS:
+        raise _bad(f"connections is 1 to {MAX_CONNECTIONS}")
+    if leg.deadline_ms < 0:
+        raise _bad("deadline_ms is negative")
+    return leg
+
+
+async def understand(
+    kind: Kind, request: AnyRequest, leg: TransferParams, text: Text, limits: Limits, arrived_ns: int, deadline_ns: int
+) -> Asked:
+    """Tokenize and check. Raises RequestError: 400, 409 when the prompt is not the one that was prefilled, 413."""
+    tokens = await prompt_tokens(request, text)
+    if leg.do_remote_prefill and (leg.prompt_tokens, leg.prompt_hash) != (len(tokens), prompt_hash(tokens)):
+        raise RequestError(
+            f"the prompt has {len(tokens)} tokens here, {leg.prompt_tokens} where it was prefilled, or other ones",
+            status=409,
+            code="prompt_mismatch",
+        )
+    stop_ids = frozenset() if request.ignore_eos else text.stop_ids
+    sampling = Sampling(
+        max_tokens=_max_tokens(request, len(tokens), limits.max_model_len, prefill_only=leg.do_remote_decode),
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        seed=request.seed,
+        stop_ids=stop_ids,
+    )
+    return Asked(kind, request, leg, tokens, sampling, arrived_ns, deadline_ns)
+
+
+def _max_tokens(request: AnyRequest, prompt: int, longest: int, *, prefill_only: bool) -> int:
+    """The bound on the answer: what the client said, or 16 for completions, or what is left of the context."""
+    said, left = request.max_new_tokens, longest - prompt
+    if prefill_only:
+        said = 1
+    if left < 1 or (said is not None and said > left):
+        wanted = f"; with {said} tokens of answer that makes {prompt + said}" if said is not None else ""
+        raise RequestError(
+            f"this model's context is {longest} tokens, the prompt has {prompt}{wanted}",
+            status=413,
+            code="context_length_exceeded",
+            param="prompt" if isinstance(request, CompletionRequest) else "messages",
+        )
+    if said is not None:
+        return said
+    return min(DEFAULT_COMPLETION_TOKENS, left) if isinstance(request, CompletionRequest) else left
+
+
+def _bad(what: str) -> RequestError:
+    return RequestError(f"kv_transfer_params: {what}", param="kv_transfer_params", code="invalid_value")

@@ -1,0 +1,111 @@
+"""The prefill leg: compute a prompt's KV and hand it to whoever shows a ticket.
+
+It knows room, engine and the sending side of a transport. It does not know HTTP or who receives. Blocks are held until
+the receiver owns the bytes or the transfer is over, whatever becomes of the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from prfaas.core.errors import RequestError
+from prfaas.core.ids import LinkName
+from prfaas.engine.base import Engine
+from prfaas.engine.node.asked import Asked
+from prfaas.engine.node.deadline import within
+from prfaas.engine.node.room import Room
+from prfaas.runtime.metrics import Metrics
+from prfaas.runtime.tasks import Tasks
+from prfaas.transport.base import Outcome, Sending, Transport
+
+log = structlog.get_logger(__name__)
+
+
+class PrefillLeg:
+    """Runs prefill legs of one node."""
+
+    def __init__(
+        self, engine: Engine, transport: Transport, room: Room, tasks: Tasks, metrics: Metrics, lease_ns: int
+    ) -> None:
+        self._engine, self._transport, self._room = engine, transport, room
+        self._tasks, self._metrics, self._lease_ns = tasks, metrics, lease_ns
+        self._offered: set[str] = set()
+
+    async def run(self, asked: Asked) -> Outcome:
+        """Returns when the receiver owns the KV. Cancelled, or past the deadline: the receiver is told, all is freed.
+
+        Raises RequestError: 400 for a prompt without KV to hand over, 409 for a transfer in hand, 502
+        "kv_transfer_failed" when the hand-over fails, 503 and 429 when there is no room, 504.
+        """
+        if asked.kv_tokens < 1:
+            raise RequestError(
+                "a prompt of one token has no KV to hand over", param="prompt", code="nothing_to_prefill"
+            )
+        owner = f"send {asked.transfer}"
+        if owner in self._offered:
+            raise RequestError(f"transfer {asked.transfer} is in hand already", status=409, code="duplicate_transfer")
+        self._offered.add(owner)
+        try:
+            async with within(asked.deadline_ns):
+                with self._metrics.stage("node_wait"):
+                    await self._room.enter(owner, asked.kv_tokens)
+        except BaseException:
+            self._offered.discard(owner)
+            raise
+        return await self._send(owner, asked)
+
+    async def _send(self, owner: str, asked: Asked) -> Outcome:
+        link = LinkName(asked.leg.link)
+        try:
+            sending = self._transport.offer(asked.transfer, self._engine.layout, asked.kv_tokens, link, self._lease_ns)
+        except BaseException:
+            self._offered.discard(owner)
+            self._room.leave(owner)
+            raise
+        loop = asyncio.get_running_loop()
+        compute = loop.create_task(self._engine.prefill(asked.tokens[:-1], sending), name=f"prefill {asked.transfer}")
+        gone = loop.create_task(sending.released(), name=f"released {asked.transfer}")
+        self._tasks.spawn(self._hold(owner, compute, gone), f"hold {asked.transfer}")
+        try:
+            async with within(asked.deadline_ns):
+                return await self._settle(sending, compute, gone)
+        except RequestError as error:
+            sending.abort(error.code or "failed", error.message)
+            raise
+        except asyncio.CancelledError:
+            sending.abort("cancelled", "the head hung up")
+            raise
+        except Exception:
+            sending.abort("engine", "the engine failed")
+            raise
+        finally:
+            compute.cancel()
+
+    async def _settle(self, sending: Sending, compute: asyncio.Task[None], gone: asyncio.Task[Outcome]) -> Outcome:
+        with self._metrics.stage("prefill"):
+            await asyncio.wait({compute, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            compute.result()
+            sending.finish()
+        with self._metrics.stage("drain"):
+            outcome = await asyncio.shield(gone)
+        if outcome.cause != "applied":
+            why = f"{outcome.cause}: {outcome.detail}" if outcome.detail else outcome.cause
+            raise RequestError(
+                f"handing over KV failed: {why}", status=502, kind="server_error", code="kv_transfer_failed"
+            )
+        return outcome
+
+    async def _hold(self, owner: str, compute: asyncio.Task[None], gone: asyncio.Task[Outcome]) -> None:
+        """Gives room back when nothing is computed or held any more."""
+        try:
+            await asyncio.wait({compute})
+            if not compute.cancelled() and (error := compute.exception()) is not None:
+                log.warning("prefill failed", owner=owner, error=repr(error))
+            self._room.leave_slot(owner)
+            await asyncio.wait({gone})
+        finally:
+            self._room.leave(owner)
+            self._offered.discard(owner)

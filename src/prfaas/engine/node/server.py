@@ -1,0 +1,246 @@
+"""A node's endpoints: the node protocol of `wire.control` over one engine and one transport.
+
+It wires and routes; what a leg does is in `prefill` and `decode`. Nodes are internal: with a secret, all endpoints but
+/health and /metrics demand it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+from aiohttp import web
+
+from prfaas.core.cache.pool import BlockPool
+from prfaas.core.errors import InvariantError, RequestError
+from prfaas.core.ids import LinkName, TransferId
+from prfaas.engine.base import Engine
+from prfaas.engine.node.arrival import Arrivals
+from prfaas.engine.node.asked import Asked, transfer_params, understand
+from prfaas.engine.node.credit import Credits
+from prfaas.engine.node.deadline import within
+from prfaas.engine.node.decode import Answering
+from prfaas.engine.node.identity import Identity, NodeLimits
+from prfaas.engine.node.prefill import PrefillLeg
+from prfaas.engine.node.room import Room
+from prfaas.model.text import Text
+from prfaas.runtime.driver import loop_now_ns
+from prfaas.runtime.http import (
+    Listening,
+    json_bytes_reply,
+    json_reply,
+    make_app,
+    read_body,
+    read_json,
+    request_id,
+    serve,
+)
+from prfaas.runtime.metrics import CONTENT_TYPE, EngineMetrics, Metrics
+from prfaas.runtime.tasks import Tasks
+from prfaas.transport.base import Transport
+from prfaas.wire.control import Address, CreditReply, CreditRequest, NodeInfo, PaceLease
+from prfaas.wire.layout import fingerprint
+from prfaas.wire.openai import (
+    AnswerWriter,
+    AnyRequest,
+    Kind,
+    ModelCard,
+    ModelList,
+    parse_chat,
+    parse_completion,
+    usage,
+)
+
+log = structlog.get_logger(__name__)
+DEFAULT_LIMITS = NodeLimits()
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class NodeServer:
+    """One node. `start` listens, then loads the engine; `close` gives everything back.
+
+    `tasks` is watched by whoever runs the node: a failure in it ends the program.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        text: Text,
+        transport: Transport,
+        identity: Identity,
+        limits: NodeLimits = DEFAULT_LIMITS,
+        secret: str | None = None,
+    ) -> None:
+        self._engine, self._text, self._transport = engine, text, transport
+        self._identity, self._limits, self._secret = identity, limits, secret
+        self.tasks = Tasks()
+        self.metrics = Metrics()
+        self._counted = EngineMetrics(self.metrics.registry, identity.model)
+        self._credits = Credits(limits.landing_buffer_bytes, limits.queue_length)
+        self._room: Room | None = None
+        self._prefill: PrefillLeg | None = None
+        self._answering: Answering | None = None
+        self._layout = ""
+        self._started_s = int(time.time())
+        self._listening: Listening | None = None
+
+    @property
+    def blocks_in_use(self) -> int:
+        """KV blocks that sequences and transfers hold."""
+        return self._room.blocks_in_use if self._room else 0
+
+    @property
+    def transfers_in_use(self) -> int:
+        """Transfers that hold anything here, a credit that waits for its transfer included."""
+        return self._transport.in_use + self._credits.unused
+
+    async def start(self, host: str, port: int) -> Listening:
+        """Listen (/health says 503), load the engine, serve. Raises OSError, or ConfigError of the engine."""
+        self._listening = await serve(self._app(), host, port)
+        await self._engine.start()
+        limits = self._engine.limits
+        self._text.vocab_size = min(self._text.vocab_size, limits.vocab_size)
+        pool = BlockPool(limits.kv_blocks, limits.block_tokens)
+        room = Room(pool, limits.max_sequences, self._limits.queue_length)
+        arrivals = Arrivals(self._engine, self._transport, self._credits, self.tasks, self.metrics)
+        self._prefill = PrefillLeg(
+            self._engine, self._transport, room, self.tasks, self.metrics, self._limits.transfer_lease_ns
+        )
+        self._answering = Answering(
+            self._engine, self._text, arrivals, room, self.metrics, self._counted, self._identity.model
+        )
+        self.metrics.watch_node(self._identity.name, lambda: self.blocks_in_use, lambda: self.transfers_in_use)
+        self._counted.watch(lambda: self._engine.running, lambda: room.waiting, lambda: room.usage)
+        self._layout = fingerprint(self._engine.layout)
+        self._room = room
+        log.info("ready", node=self._identity.name, role=self._identity.role, url=self._listening.url)
+        return self._listening
+
+    async def close(self) -> None:
+        """Stop listening, end what runs, free all. Harmless before `start`."""
+        if self._listening is not None:
+            await self._listening.close()
+        await self._transport.close()
+        self._credits.close()
+        await self._engine.close()
+        await self.tasks.close()
+        self._text.close()
+
+    def _app(self) -> web.Application:
+        keys = (self._secret,) if self._secret else ()
+        app = make_app(max_body_bytes=self._limits.max_body_bytes, keys=keys)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics_text)
+        for method, path, handler in (
+            ("GET", "/v1/models", self._models),
+            ("POST", "/v1/completions", self._completions),
+            ("POST", "/v1/chat/completions", self._chat),
+            ("GET", "/prfaas/v1/node", self._node),
+            ("POST", "/prfaas/v1/credit", self._credit),
+            ("DELETE", "/prfaas/v1/credit/{transfer}", self._drop_credit),
+            ("POST", "/prfaas/v1/pace", self._pace),
+        ):
+            app.router.add_route(method, path, self._when_ready(handler))
+        return app
+
+    def _when_ready(self, handler: Handler) -> Handler:
+        async def checked(request: web.Request) -> web.StreamResponse:
+            if self._room is None:
+                raise RequestError(
+                    "the model is being loaded", status=503, kind="server_error", code="starting", retry_after_s=1
+                )
+            return await handler(request)
+
+        return checked
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        ready = self._room is not None
+        return json_reply({"status": "ok" if ready else "starting"}, 200 if ready else 503)
+
+    async def _metrics_text(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        longest = self._engine.limits.max_model_len
+        return json_reply(ModelList([ModelCard(self._identity.model, self._started_s, longest)]))
+
+    async def _node(self, request: web.Request) -> web.StreamResponse:
+        who, limits = self._identity, self._engine.limits
+        return json_reply(
+            NodeInfo(
+                node=who.name,
+                cluster=who.cluster,
+                role=who.role,
+                epoch=who.epoch,
+                model=who.model,
+                layout=self._layout,
+                max_model_len=limits.max_model_len,
+                max_sequences=limits.max_sequences,
+                data=[Address(peer.host, peer.port) for peer in who.data],
+                running=self._engine.running,
+                blocks_in_use=self.blocks_in_use,
+                transfers_in_use=self.transfers_in_use,
+            )
+        )
+
+    async def _credit(self, request: web.Request) -> web.StreamResponse:
+        asked = await read_json(request, CreditRequest)
+        if not asked.transfer_id or asked.prompt_tokens < 1 or asked.lease_ms < 1:
+            raise RequestError("transfer_id, prompt_tokens and lease_ms are needed, none of them empty")
+        kv_bytes = self._engine.layout.bytes_at(asked.prompt_tokens - 1)
+        await self._credits.grant(TransferId(asked.transfer_id), kv_bytes, asked.lease_ms / 1000)
+        return json_reply(CreditReply(asked.transfer_id, kv_bytes, self._identity.name))
+
+    async def _drop_credit(self, request: web.Request) -> web.StreamResponse:
+        self._credits.give_up(TransferId(request.match_info["transfer"]))
+        return json_reply({})
+
+    async def _pace(self, request: web.Request) -> web.StreamResponse:
+        lease = await read_json(request, PaceLease)
+        if lease.rate_bps < 1 or lease.lease_ms < 1:
+            raise RequestError("rate_bps and lease_ms must be positive")
+        self._transport.pace(LinkName(lease.link), lease.rate_bps, lease.lease_ms * 10**6, lease.fence)
+        return json_reply({})
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._legs(request, "completion", parse_completion)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._legs(request, "chat", parse_chat)
+
+    async def _legs(self, request: web.Request, kind: Kind, parse: Callable[[bytes], AnyRequest]) -> web.StreamResponse:
+        """Which leg it is, and that one. A hand-over's credit is gone when the request is refused before it is used."""
+        arrived_ns, body = loop_now_ns(), await read_body(request)
+        wanted = parse(body)
+        leg = transfer_params(wanted.kv_transfer_params)
+        deadline_ns = arrived_ns + (leg.deadline_ms * 10**6 or self._limits.deadline_ns)
+        if self._prefill is None or self._answering is None:
+            raise InvariantError("a leg before the node was ready")
+        try:
+            if wanted.model != self._identity.model:
+                said = f"the model {wanted.model!r} does not exist"
+                raise RequestError(said, status=404, param="model", code="model_not_found")
+            async with within(deadline_ns):
+                asked = await understand(kind, wanted, leg, self._text, self._engine.limits, arrived_ns, deadline_ns)
+            if leg.do_remote_decode:
+                return await self._prefill_reply(request, asked)
+            return await self._answering.run(request, asked)
+        finally:
+            if not leg.do_remote_decode:
+                self._credits.give_up(TransferId(leg.transfer_id))
+
+    async def _prefill_reply(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+        assert self._prefill is not None
+        outcome = await self._prefill.run(asked)
+        prompt = len(asked.tokens)
+        self._counted.prompt_tokens.inc(prompt)
+        self._counted.succeeded("length")
+        writer = AnswerWriter(asked.kind, request_id(request), self._identity.model, int(time.time()))
+        about = {
+            "transfer_id": asked.transfer,
+            "outcome": outcome.cause,
+            "bytes": outcome.bytes_moved,
+            "moving_ns": outcome.moving_ns,
+        }
+        return json_bytes_reply(writer.whole("", "length", usage(prompt, 0), about))
