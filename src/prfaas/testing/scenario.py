@@ -160,7 +160,7 @@ def busy_minute() -> tuple[list[Step], World]:
         ("r04", 1, "prefill"): "node_lost",
         ("r11", 1, "decode"): "kv_transfer_failed",
         ("r11", 2, "prefill"): "node_lost",
-        ("r12", 1, "credit"): "never_fits",
+        ("r12", 1, "credit"): "landing_buffer_exceeded",
         ("r26", 1, "decode"): "engine_failed",
         ("r33", 1, "decode"): "kv_transfer_failed",
     }

@@ -34,7 +34,7 @@ from prfaas.core.routing.router import Router, RouterEvent
 from prfaas.core.routing.view import DecodeSeen, SourceSeen
 from prfaas.testing.scenario import FAR, HOME, router, world_up
 
-FAILURES = ["node_lost", "kv_transfer_failed", "never_fits", "engine_failed", "unreachable"]
+FAILURES = ["node_lost", "kv_transfer_failed", "landing_buffer_exceeded", "engine_failed", "unreachable"]
 
 
 class Books:

@@ -194,7 +194,7 @@ class RequestLife:
         if event.fatal:
             return [*effects, Refuse(self.request, event.status, event.code, event.detail), *self._end("refused")]
         place = self._placed()
-        if event.leg == "credit" and event.code == "never_fits":
+        if event.leg == "credit" and event.code == "landing_buffer_exceeded":
             self._tried.stays = "no_landing_room"
         elif place.cluster is not None and (event.leg == "prefill" or event.code.startswith("kv_")):
             self._tried.clusters.add(place.cluster)

@@ -198,8 +198,8 @@ class NodeServer:
 
     async def _pace(self, request: web.Request) -> web.StreamResponse:
         lease = await read_json(request, PaceLease)
-        if lease.rate_bps < 1 or lease.lease_ms < 1:
-            raise RequestError("rate_bps and lease_ms must be positive")
+        if lease.rate_bps < 0 or lease.lease_ms < 1:
+            raise RequestError("rate_bps must not be negative, lease_ms must be positive")
         self._transport.pace(LinkName(lease.link), lease.rate_bps, lease.lease_ms * 10**6, lease.fence)
         return json_reply({})
 
