@@ -23,6 +23,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -92,13 +93,12 @@ class Fetch:
             raise ConfigError(f"model {self.entry.name}: {error.filename or self.models}: {error.strerror}") from error
         return self.target
 
-    def _lock(self) -> FileLock:
+    def _lock(self) -> AbstractContextManager[object]:
         lock = FileLock(self.models / f".{self.entry.name}.lock")
         since = time.monotonic()
         while True:
             try:
-                lock.acquire(timeout=1)
-                return lock
+                return lock.acquire(timeout=1)
             except Timeout:
                 self.progress("waiting for another prfaas that fetches it", time.monotonic() - since)
 
