@@ -23,10 +23,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """`deadline_ns` holds when a request brings none; `transfer_lease_ns`: patience with a silent receiver."""
+    """`deadline_ns` holds when a request brings none; `transfer_lease_ns`: patience with a silent receiver.
+
+    `kv_memory_bytes`: what KV blocks may take, None when the engine's own limits say it all.
+    """
 
     max_body_bytes: int = 16 << 20
     landing_buffer_bytes: int = 1 << 30
     queue_length: int = 256
     deadline_ns: int = 600 * 10**9
     transfer_lease_ns: int = 15 * 10**9
+    kv_memory_bytes: int | None = None

@@ -15,9 +15,10 @@ from aiohttp import web
 from prfaas.core.cache.pool import BlockPool
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.core.ids import LinkName, TransferId
-from prfaas.engine.base import Engine
+from prfaas.engine.base import Engine, Limits
 from prfaas.engine.node.arrival import Arrivals
 from prfaas.engine.node.asked import Asked, transfer_params, understand
+from prfaas.engine.node.capacity import within_memory
 from prfaas.engine.node.credit import Credits
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.decode import Answering
@@ -78,6 +79,7 @@ class NodeServer:
         self.metrics = Metrics()
         self._counted = EngineMetrics(self.metrics.registry, identity.model)
         self._credits = Credits(limits.landing_buffer_bytes, limits.queue_length)
+        self._takes: Limits | None = None
         self._room: Room | None = None
         self._prefill: PrefillLeg | None = None
         self._answering: Answering | None = None
@@ -95,11 +97,22 @@ class NodeServer:
         """Transfers that hold anything here, a credit that waits for its transfer included."""
         return self._transport.in_use + self._credits.unused
 
+    @property
+    def _ready(self) -> Limits:
+        if self._takes is None:
+            raise InvariantError("asked before the node was ready")
+        return self._takes
+
     async def start(self, host: str, port: int) -> Listening:
         """Listen (/health says 503), load the engine, serve. Raises OSError, or ConfigError of the engine."""
         self._listening = await serve(self._app(), host, port)
         await self._engine.start()
-        limits = self._engine.limits
+        limits, memory_bytes = self._engine.limits, self._limits.kv_memory_bytes
+        if memory_bytes is not None:
+            limits = within_memory(limits, self._engine.layout, memory_bytes)
+        if limits.max_model_len < self._engine.limits.max_model_len:
+            log.warning("KV memory bounds the context", tokens=limits.max_model_len, memory_bytes=memory_bytes)
+        self._takes = limits
         self._text.vocab_size = min(self._text.vocab_size, limits.vocab_size)
         pool = BlockPool(limits.kv_blocks, limits.block_tokens)
         room = Room(pool, limits.max_sequences, self._limits.queue_length)
@@ -162,11 +175,11 @@ class NodeServer:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
-        longest = self._engine.limits.max_model_len
-        return json_reply(ModelList([ModelCard(self._identity.model, self._started_s, longest)]))
+        card = ModelCard(self._identity.model, self._started_s, self._ready.max_model_len)
+        return json_reply(ModelList([card]))
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
-        who, limits = self._identity, self._engine.limits
+        who, limits = self._identity, self._ready
         return json_reply(
             NodeInfo(
                 node=who.name,
@@ -215,16 +228,15 @@ class NodeServer:
         wanted = parse(body)
         leg = transfer_params(wanted.kv_transfer_params)
         deadline_ns = arrived_ns + (leg.deadline_ms * 10**6 or self._limits.deadline_ns)
-        if self._prefill is None or self._answering is None:
-            raise InvariantError("a leg before the node was ready")
         try:
             if wanted.model != self._identity.model:
                 said = f"the model {wanted.model!r} does not exist"
                 raise RequestError(said, status=404, param="model", code="model_not_found")
             async with within(deadline_ns):
-                asked = await understand(kind, wanted, leg, self._text, self._engine.limits, arrived_ns, deadline_ns)
+                asked = await understand(kind, wanted, leg, self._text, self._ready, arrived_ns, deadline_ns)
             if leg.do_remote_decode:
                 return await self._prefill_reply(request, asked)
+            assert self._answering is not None
             return await self._answering.run(request, asked)
         finally:
             if not leg.do_remote_decode:

@@ -1,0 +1,148 @@
+"""`prfaas node`: the composition root of one embedded engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import click
+import structlog
+
+from prfaas.config.environment import Environment, read_environment
+from prfaas.config.reader import read_topology
+from prfaas.config.topology import Node, Topology
+from prfaas.config.units import Endpoint
+from prfaas.core.errors import ConfigError
+from prfaas.core.ids import ClusterName, Epoch
+from prfaas.engine.base import Engine
+from prfaas.engine.node.identity import Identity, NodeLimits
+from prfaas.engine.node.server import NodeServer
+from prfaas.model.fetch import resolve_model
+from prfaas.model.text import Text
+from prfaas.runtime.log import set_up_logging
+from prfaas.runtime.tasks import until_stopped
+from prfaas.transport.base import Peer
+from prfaas.transport.tcp import TcpTransport
+
+log = structlog.get_logger(__name__)
+UNBOUNDED_TOKENS = 1 << 30
+"""KV tokens of an engine whose memory the node bounds."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--cluster", required=True, help="The node's cluster.")
+@click.option("--node", required=True, help="The node's name.")
+def command(file: Path, cluster: str, node: str) -> None:
+    """Run one engine: node NODE of cluster CLUSTER of topology FILE."""
+    topology = read_topology(file)
+    environment = read_environment(topology, os.environ)
+    set_up_logging(environment.log.level, environment.log.format, program="node", cluster=cluster, node=node)
+    if cluster not in topology.clusters:
+        raise ConfigError(f"{file}: no cluster is called {cluster!r}; expected one of {', '.join(topology.clusters)}")
+    known = topology.clusters[cluster]
+    found = known.node(node)
+    if found is None:
+        names = ", ".join(one.name for one in known.nodes)
+        raise ConfigError(f"{file}: cluster {cluster} has no node {node!r}; expected one of {names}")
+    directory = resolve_model(topology.model)
+    text = Text.load(directory)
+    raise SystemExit(asyncio.run(_serve(topology, environment, ClusterName(cluster), found, directory, text)))
+
+
+async def _serve(
+    topology: Topology, environment: Environment, cluster: ClusterName, node: Node, directory: Path, text: Text
+) -> int:
+    at, data_at = _listener(node.listen, node, "listen"), _listener(node.data_listen, node, "data_listen")
+    engine = _engine(topology, node, directory)
+    epoch = Epoch(time.time_ns())
+    transport = transport_of(topology, environment, cluster, node, epoch)
+    try:
+        peer = await transport.listen(data_at.host, data_at.port)
+        data = Peer(node.advertise or peer.host, peer.port)
+        identity = Identity(node.id, cluster, node.role, epoch, topology.public_name, (data,))
+        server = NodeServer(engine, text, transport, identity, limits_of(topology, node), environment.secret)
+    except OSError as error:
+        await transport.close()
+        raise _taken(data_at, error) from None
+    try:
+        return await _run(server, at)
+    finally:
+        await server.close()
+        log.info("ended")
+
+
+async def _run(server: NodeServer, at: Endpoint) -> int:
+    """From starting to being stopped, which may come first; the exit code."""
+    stopped = asyncio.create_task(until_stopped(server.tasks), name="until stopped")
+    starting = asyncio.create_task(server.start(at.host, at.port), name="start")
+    try:
+        await asyncio.wait({stopped, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        return await stopped
+    except OSError as error:
+        raise _taken(at, error) from None
+    finally:
+        for task in (starting, stopped):
+            task.cancel()
+        await asyncio.gather(starting, stopped, return_exceptions=True)
+
+
+def transport_of(
+    topology: Topology, environment: Environment, cluster: ClusterName, node: Node, epoch: Epoch
+) -> TcpTransport:
+    """A node's end of its links. What leaves its cluster waits for a pace; emulated links delay both directions."""
+    return TcpTransport(
+        node.id,
+        epoch,
+        environment.secret.encode(),
+        paced_links=frozenset(link.name for link in topology.links if link.source == cluster),
+        delays={
+            link.name: link.rtt_ns // 2
+            for link in topology.links
+            if link.emulate and cluster in (link.source, link.target)
+        },
+    )
+
+
+def limits_of(topology: Topology, node: Node) -> NodeLimits:
+    """A node's limits, from the file's."""
+    limits = topology.limits
+    return NodeLimits(
+        max_body_bytes=limits.max_body_bytes,
+        landing_buffer_bytes=limits.landing_buffer_bytes,
+        queue_length=limits.queue_length,
+        deadline_ns=limits.deadline_ns,
+        transfer_lease_ns=limits.leases.transfer_ns,
+        kv_memory_bytes=node.engine.kv_budget_bytes,
+    )
+
+
+def _engine(topology: Topology, node: Node, directory: Path) -> Engine:
+    from prfaas.engine.transformers.engine import TransformersEngine  # torch: only where it computes
+
+    wanted = node.engine
+    return TransformersEngine(
+        directory,
+        kv_blocks=wanted.kv_blocks or UNBOUNDED_TOKENS // wanted.block_tokens,
+        chunk_tokens=wanted.chunk_tokens,
+        threads=wanted.threads or os.cpu_count() or 1,
+        device=wanted.device,
+        dtype=wanted.dtype,
+        max_model_len=topology.limits.max_model_len,
+        max_sequences=wanted.max_sequences,
+        block_tokens=wanted.block_tokens,
+    )
+
+
+def _listener(endpoint: Endpoint | None, node: Node, key: str) -> Endpoint:
+    if endpoint is None:
+        raise ConfigError(f"node {node.name} has no `{key}`; expected HOST:PORT (only `prfaas up` picks ports)")
+    return endpoint
+
+
+def _taken(endpoint: Endpoint, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot listen on {endpoint}: {error.strerror}; expected a free address")
