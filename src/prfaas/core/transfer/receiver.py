@@ -115,12 +115,18 @@ class Receiver(Machine[ev.ReceiverEvent, do.ReceiverEffect]):
         if self.state is S.RECEIVING and self.coverage.complete:
             raise self.bug("complete but not landed")
 
-    @table.on([S.DIALLING], ev.Start, [S.DIALLING], "dial every lane; the deadline runs")
+    @table.on(
+        [S.DIALLING], ev.Start, [S.DIALLING, S.LANDED], "dial every lane; nothing missing: landed, dial to say so"
+    )
     def _start(self, now_ns: int, event: ev.Start) -> list[do.ReceiverEffect]:
         for peer in self.peers:
             peer.heard_ns = now_ns
         effects: list[do.ReceiverEffect] = [do.ArmTimer(self.deadline_ns, ev.DeadlineDue()), self._life(now_ns)]
-        return effects + [self._dial(lane) for lane in range(len(self.lanes))]
+        if self.coverage.complete:
+            effects += self._land()
+            for index, lane in enumerate(self.lanes):
+                lane.link = _Link.DIALLING if index % self.connections == 0 else _Link.GONE
+        return effects + [self._dial(i) for i, lane in enumerate(self.lanes) if lane.link is _Link.DIALLING]
 
     @table.on(MOVING, ev.Opened, [*MOVING, S.LANDED, S.FAILED], "nothing missing: landed; another epoch: failed")
     @table.on([S.LANDED], ev.Opened, [S.LANDED], "tell this peer that everything landed")

@@ -81,7 +81,9 @@ class Sender(Machine[ev.SenderEvent, do.SenderEffect]):
 
     def wants(self, lane: int) -> bool:
         """Whether LaneFree for `lane` would do anything."""
-        return lane in self.lanes and (bool(self.queue) or self._owes_complete(lane))
+        if self.state not in (S.STREAMING, S.FINISHED) or lane not in self.lanes:
+            return False
+        return bool(self.queue) or self._owes_complete(lane)
 
     def validate(self) -> None:
         holding = bool(self.queue or self.doubt or any(lane.sent for lane in self.lanes.values()))
