@@ -18,8 +18,8 @@ MACHINES: tuple[tuple[Table, str], ...] = (
 
 HEAD = """# States
 
-Printed from the tables that run, by `python -m prfaas.testing.states`; a test compares. An event that a state has no row
-for is a bug, and raises. `=` means that the state stays; several states mean that the handler decides.
+Printed from the tables that run, by `python -m prfaas.testing.states`; a test compares. An event that a state has no
+row for is a bug, and raises. `=` means that the state stays; several states mean that the handler decides.
 """
 
 
