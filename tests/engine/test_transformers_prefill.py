@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from prfaas.core.cache.layout import PartKind
 
 CHUNK = 128
@@ -68,11 +70,12 @@ async def test_nothing_to_compute_is_nothing_to_hand_over(engine: Any, gather: A
     assert sink.puts == []
 
 
-async def test_chunk_size_changes_only_where_rows_are_cut(engine: Any, gather: Any) -> None:
-    """Values agree up to rounding; what crosses the wire is the same set of rows."""
+@pytest.mark.parametrize("kind", ["tiny-hybrid", "tiny-gemma3", "tiny-qwen3-next", "tiny-falcon-h1"])
+async def test_chunk_size_changes_only_where_rows_are_cut(engine: Any, gather: Any, kind: str) -> None:
+    """Chunks behind a cache compute what one pass does, up to rounding; the same set of rows crosses the wire."""
     import torch
 
-    small, large = await engine(chunk_tokens=64), await engine(chunk_tokens=512)
+    small, large = await engine(kind, chunk_tokens=64), await engine(kind, chunk_tokens=512)
     tokens = [(i * 31) % 256 for i in range(321)]
     one, other = await gather(small, tokens), await gather(large, tokens)
     assert one.coverage.have() == other.coverage.have()

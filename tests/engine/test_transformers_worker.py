@@ -41,7 +41,7 @@ class Counted:
 
 
 async def held(worker: Worker, log: list[str]) -> threading.Event:
-    """Holds the thread in a turn of job "gate" until the event is set, so that what is submitted now starts together."""
+    """Holds the thread in job "gate" until the event is set, so that what is submitted now starts together."""
     inside, go = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

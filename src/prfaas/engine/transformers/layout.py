@@ -27,8 +27,8 @@ _MOVABLE = {hf.DummyLayer, *_TOKENS, *_WINDOW, *_STATES}
 
 MOVABLE_WORDS = (
     "full attention, MLA, sliding-window attention, linear attention (GDN, KDA, Mamba, short convolution), and layers"
-    " with both, as in llama, qwen3, gemma3, gpt_oss, mimo_v2_flash, qwen3_next, kimi_linear, falcon_h1,"
-    " granitemoehybrid, jamba, lfm2, nemotron_h, olmo_hybrid"
+    " with both, as in llama, qwen3, gemma3, gpt_oss, mimo_v2_flash, qwen3_next, qwen3_5, kimi_linear, bailing_hybrid,"
+    " falcon_h1, granitemoehybrid, jamba, lfm2, mamba2, nemotron_h, olmo_hybrid, zamba2"
 )
 """For refusals: what can be moved."""
 

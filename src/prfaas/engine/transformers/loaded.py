@@ -150,9 +150,7 @@ def load(checkpoint: Checkpoint, dtype: str, device: str) -> LoadedModel:
         with torch.inference_mode():
             return LoadedModel(checkpoint, model.to(device), device)
     except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
-        raise ConfigError(
-            f"{checkpoint.family}: trial run failed: {error!r}; these work: {MOVABLE_WORDS}"
-        ) from error
+        raise ConfigError(f"{checkpoint.family}: trial run failed: {error!r}; these work: {MOVABLE_WORDS}") from error
 
 
 def _require_room(checkpoint: Checkpoint, dtype: Any, device: str) -> None:

@@ -66,7 +66,7 @@ class Worker:
         """Give `job` turns until it is done. Raises the reason when the thread is closing or dead."""
         with self._lock:
             if self._closing is not None:
-                raise self._closing
+                raise self._closing.with_traceback(None)  # the same one each time: it must not grow
             self._jobs.append(job)
         self._inbox.put(job)
 
