@@ -60,6 +60,7 @@ class System:
     lines: list[str] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
     _ready: threading.Event = field(default_factory=threading.Event)
+    _reader: threading.Thread | None = None
 
     @classmethod
     def start(cls, file: Path, state: Path, model: str | None) -> System:
@@ -71,7 +72,8 @@ class System:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, start_new_session=True
         )
         system = cls(process, port, state)
-        threading.Thread(target=system._read, daemon=True).start()
+        system._reader = threading.Thread(target=system._read, daemon=True)
+        system._reader.start()
         ended = threading.Event()
         give_up = time.monotonic() + START_S
         while not system._ready.is_set():
@@ -82,13 +84,14 @@ class System:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            started = STARTING.match(line)
-            if started:
-                self.pids[started[1]] = int(started[2])
-            if line.startswith("Ready after"):
-                self._ready.set()
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.append(line.rstrip("\n"))
+                started = STARTING.match(line)
+                if started:
+                    self.pids[started[1]] = int(started[2])
+                if line.startswith("Ready after"):
+                    self._ready.set()
 
     @property
     def topology(self) -> Topology:
@@ -166,4 +169,7 @@ class System:
         """Ends it; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        code = self.process.wait(timeout=60)
+        if self._reader is not None:
+            self._reader.join(60)
+        return code

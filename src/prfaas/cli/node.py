@@ -22,8 +22,11 @@ from prfaas.engine.node.server import NodeServer
 from prfaas.model.fetch import resolve_model
 from prfaas.model.text import Text
 from prfaas.runtime.log import set_up_logging
+from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import until_stopped
 from prfaas.transport.base import Peer
+from prfaas.transport.metrics import MetricStats
+from prfaas.transport.stats import TransferStats
 from prfaas.transport.tcp import TcpTransport
 
 log = structlog.get_logger(__name__)
@@ -58,12 +61,13 @@ async def _serve(
     at, data_at = _listener(node.listen, node, "listen"), _listener(node.data_listen, node, "data_listen")
     engine = _engine(topology, node, directory)
     epoch = Epoch(time.time_ns())
-    transport = transport_of(topology, environment, cluster, node, epoch)
+    metrics = Metrics()
+    transport = transport_of(topology, environment, cluster, node, epoch, MetricStats(metrics))
     try:
         peer = await transport.listen(data_at.host, data_at.port)
         data = Peer(node.advertise or peer.host, peer.port)
         identity = Identity(node.id, cluster, node.role, epoch, topology.public_name, (data,))
-        server = NodeServer(engine, text, transport, identity, limits_of(topology, node), environment.secret)
+        server = NodeServer(engine, text, transport, identity, limits_of(topology, node), environment.secret, metrics)
     except OSError as error:
         await transport.close()
         raise _taken(data_at, error) from None
@@ -92,7 +96,12 @@ async def _run(server: NodeServer, at: Endpoint) -> int:
 
 
 def transport_of(
-    topology: Topology, environment: Environment, cluster: ClusterName, node: Node, epoch: Epoch
+    topology: Topology,
+    environment: Environment,
+    cluster: ClusterName,
+    node: Node,
+    epoch: Epoch,
+    stats: TransferStats,
 ) -> TcpTransport:
     """A node's end of its links. What leaves its cluster waits for a pace; emulated links delay both directions."""
     return TcpTransport(
@@ -105,6 +114,7 @@ def transport_of(
             for link in topology.links
             if link.emulate and cluster in (link.source, link.target)
         },
+        stats=stats,
     )
 
 

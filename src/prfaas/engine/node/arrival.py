@@ -59,8 +59,7 @@ class Arrivals:
     async def _hold(self, asked: Asked, receiving: Receiving) -> None:
         ended = asyncio.get_running_loop().create_task(receiving.ended())
         try:
-            outcome = await ended
-            self._metrics.kv_moved(asked.leg.link, outcome.bytes_moved)
+            await ended
         finally:
             ended.cancel()
             self._credits.release(asked.transfer)

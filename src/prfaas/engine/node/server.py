@@ -72,11 +72,12 @@ class NodeServer:
         identity: Identity,
         limits: NodeLimits = DEFAULT_LIMITS,
         secret: str | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._engine, self._text, self._transport = engine, text, transport
         self._identity, self._limits, self._secret = identity, limits, secret
         self.tasks = Tasks()
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self._counted = EngineMetrics(self.metrics.registry, identity.model)
         self._credits = Credits(limits.landing_buffer_bytes, limits.queue_length)
         self._takes: Limits | None = None
