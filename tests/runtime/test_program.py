@@ -58,6 +58,18 @@ def test_console(log_stream: io.StringIO) -> None:
     assert "a=1" in line
 
 
+def test_local_variables_stay_out_of_logs(log_stream: io.StringIO) -> None:
+    for form in ("console", "json"):
+        set_up_logging("warning", form, log_stream)  # type: ignore[arg-type]
+        hidden = "".join(["sec", "ret"])
+        try:
+            raise ValueError(len(hidden))
+        except ValueError:
+            structlog.get_logger("x").exception("failed")
+    assert "ValueError: 6" in log_stream.getvalue()
+    assert "secret" not in log_stream.getvalue()
+
+
 async def test_a_failing_task_is_known() -> None:
     tasks = Tasks()
     ended = asyncio.Event()

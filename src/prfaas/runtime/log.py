@@ -26,7 +26,9 @@ def set_up_logging(level: str, form: Literal["console", "json"], stream: TextIO 
     if form == "json":
         last: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        # Plain tracebacks: pretty ones print local variables, prompts and secrets among them, and take half a second.
+        plain = structlog.dev.plain_traceback
+        last = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

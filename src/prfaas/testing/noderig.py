@@ -25,10 +25,12 @@ from prfaas.engine.node.server import DEFAULT_LIMITS, NodeServer
 from prfaas.model.text import Text, prompt_hash
 from prfaas.runtime.client import make_session
 from prfaas.runtime.http import Listening
+from prfaas.runtime.metrics import Metrics
 from prfaas.testing.bytemodel import BOS, VOCAB
 from prfaas.testing.engine import DerivedEngine
 from prfaas.transport.base import Transport
 from prfaas.transport.memory import MemoryNetwork, MemoryTransport
+from prfaas.transport.metrics import MetricStats
 from prfaas.wire.control import Address, TransferParams
 from prfaas.wire.sse import Event, EventReader
 from prfaas.wire.ticket import mint
@@ -152,11 +154,14 @@ class Rig:
     ) -> Node:
         epoch = epoch or Epoch(time.time_ns())
         cluster = ClusterName("far" if role == "prefill" else "home")
-        transport = transport or MemoryTransport(NodeName(name), epoch, SECRET.encode(), self.network)
+        metrics = Metrics()
+        transport = transport or MemoryTransport(
+            NodeName(name), epoch, SECRET.encode(), self.network, stats=MetricStats(metrics)
+        )
         peer = await transport.listen("127.0.0.1", 0)
         identity = Identity(NodeName(name), cluster, role, epoch, MODEL, (peer,))
         engine = engine or DerivedEngine(limits)
-        server = NodeServer(engine, Text.load(self.directory), transport, identity, node_limits, SECRET)
+        server = NodeServer(engine, Text.load(self.directory), transport, identity, node_limits, SECRET, metrics)
         self.stack.push_async_callback(server.close)
         starting = asyncio.create_task(server.start("127.0.0.1", 0))
         if wait:
