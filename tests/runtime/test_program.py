@@ -60,7 +60,7 @@ def test_console(log_stream: io.StringIO) -> None:
 
 def test_local_variables_stay_out_of_logs(log_stream: io.StringIO) -> None:
     for form in ("console", "json"):
-        set_up_logging("warning", form, log_stream)  # type: ignore[arg-type]
+        set_up_logging("warning", form, log_stream)
         hidden = "".join(["sec", "ret"])
         try:
             raise ValueError(len(hidden))
