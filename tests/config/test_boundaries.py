@@ -1,0 +1,74 @@
+"""The import contracts hold, and can fail: a contract that nothing can break guards nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PURE = PROJECT["tool"]["importlinter"]["contracts"][1]
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_core_imports_the_standard_library_alone() -> None:
+    for file in (ROOT / "src" / "prfaas" / "core").rglob("*.py"):
+        for name in imports(file):
+            top = name.partition(".")[0]
+            assert name.startswith("prfaas.core") or top in sys.stdlib_module_names, f"{file}: {name}"
+
+
+def test_the_pure_contract_knows_every_dependency() -> None:
+    modules = {"pyjwt": "jwt", "pyyaml": "yaml"}
+    project = PROJECT["project"]
+    for wanted in (*project["dependencies"], *project["optional-dependencies"]["transformers"]):
+        name = re.split(r"[<>=]", wanted)[0].replace("-", "_")
+        assert modules.get(name, name) in PURE["forbidden_modules"]
+
+
+def lint(directory: Path) -> tuple[int, str]:
+    command = [
+        shutil.which("lint-imports", path=str(Path(sys.executable).parent)) or "lint-imports",
+        "--no-logo",
+        "--no-cache",
+    ]
+    done = subprocess.run(command, cwd=directory, env={"PYTHONPATH": "src"}, capture_output=True, text=True)
+    return done.returncode, " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "line", "complaint"),
+    [
+        ("core/ids.py", "", ""),
+        ("core/ids.py", "import time", "prfaas.core is not allowed to import time"),
+        ("core/errors.py", "import msgspec", "prfaas.core is not allowed to import msgspec"),
+        ("core/ids.py", "import prfaas.config", "prfaas.core is not allowed to import prfaas.config"),
+        ("config/units.py", "import prfaas.model.catalog", "prfaas.config is not allowed to import prfaas.model"),
+        ("gateway/__init__.py", "import prfaas.service", "prfaas.gateway is not allowed to import prfaas.service"),
+        ("attic.py", "", "prfaas.attic"),
+    ],
+)
+def test_contracts_can_fail(tmp_path: Path, file: str, line: str, complaint: str) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "src" / "prfaas" / file).open("a") as opened:
+        opened.write(f"\n{line}\n")
+    code, said = lint(tmp_path)
+    assert complaint in said
+    assert code == (1 if complaint else 0), said
