@@ -30,7 +30,10 @@ def chat(**fields: Any) -> bytes:
         ({"prompt": [[]]}, "prompt", None),
         ({"prompt": ["a", "b"]}, "prompt", None),
         ({"prompt": [[1], [2]]}, "prompt", None),
-        ({"prompt": [1, "a"]}, "prompt", None),
+        ({"prompt": [1, "a"]}, "prompt[1]", "invalid_type"),
+        ({"prompt": ["a", 1]}, "prompt[1]", "invalid_type"),
+        ({"prompt": [[1, None]]}, "prompt[0][1]", "invalid_type"),
+        ({"prompt": [{}]}, "prompt[0]", "invalid_type"),
         ({"prompt": [1, True]}, "prompt[1]", "invalid_type"),
         ({"prompt": [1, 2.5]}, "prompt[1]", "invalid_type"),
         ({"model": 3}, "model", "invalid_type"),
@@ -147,6 +150,8 @@ def test_prompts() -> None:
     assert parse_completion(completion(prompt=[3])).text_or_ids == [3]
     assert parse_completion(completion(prompt=[[3, 4]])).text_or_ids == [3, 4]
     assert parse_completion(completion(prompt="")).text_or_ids == ""
+    assert parse_completion(b'{"model":"m","prompt" : [ \n[ 3,\t4 ] ] }').prompt == [3, 4]
+    assert parse_completion(b'{"model":"m","prompt": [\n"x" ]}').prompt == "x"
 
 
 def test_chat_messages_and_an_answer_sent_back() -> None:

@@ -57,9 +57,9 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionRequest(Common, frozen=True, kw_only=True):
-    """`POST /v1/completions`, one prompt."""
+    """`POST /v1/completions`. `prompt` is the one prompt: text, or token ids, of which there is one at least."""
 
-    prompt: str | list[int | str | list[int]]
+    prompt: str | list[int]
 
     @property
     def max_new_tokens(self) -> int | None:
@@ -68,23 +68,14 @@ class CompletionRequest(Common, frozen=True, kw_only=True):
 
     @property
     def text_or_ids(self) -> str | list[int]:
-        """The one prompt: text, or token ids. Raises RequestError, 400, when it is none or several."""
-        prompt = self.prompt
-        if isinstance(prompt, str):
-            return prompt
-        if prompt and isinstance(prompt[0], int):
-            if any(type(item) is not int for item in prompt):
-                raise RequestError("a prompt of token ids holds integers only", param="prompt")
-            return prompt  # type: ignore[return-value]
-        if len(prompt) != 1:
-            what = "prompt is an empty list" if not prompt else "only one prompt a request is supported"
-            raise RequestError(what, param="prompt")
-        only = prompt[0]
-        if isinstance(only, int):  # for the type checker: the case above has it
-            return [only]
-        if not isinstance(only, str) and not only:
-            raise RequestError("prompt is an empty list", param="prompt")
-        return only
+        """The prompt."""
+        return self.prompt
+
+
+class _CompletionBody(Common, frozen=True, kw_only=True):
+    """As it comes: the prompt is looked at before it is decoded, since lists of ids are long."""
+
+    prompt: msgspec.Raw
 
 
 class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -131,18 +122,19 @@ class ChatCompletionRequest(Common, frozen=True, kw_only=True):
 
 
 AnyRequest = CompletionRequest | ChatCompletionRequest
-R = TypeVar("R", CompletionRequest, ChatCompletionRequest)
+R = TypeVar("R", _CompletionBody, ChatCompletionRequest)
 
-_FIELDS = {kind: frozenset(kind.__struct_fields__) for kind in (CompletionRequest, ChatCompletionRequest)}
+_FIELDS = {kind: frozenset(kind.__struct_fields__) for kind in (_CompletionBody, ChatCompletionRequest)}
+_PROMPT = re.compile(rb"\s*(\[\s*[\"\[]?)?")
 _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """A body of `/v1/completions`. Raises RequestError, 400."""
-    request = _parse(body, CompletionRequest)
-    request.text_or_ids  # noqa: B018  (checks)
-    return request
+    found = _parse(body, _CompletionBody)
+    fields = {name: getattr(found, name) for name in Common.__struct_fields__}
+    return CompletionRequest(prompt=_prompt(found.prompt), **fields)
 
 
 def parse_chat(body: bytes) -> ChatCompletionRequest:
@@ -152,6 +144,30 @@ def parse_chat(body: bytes) -> ChatCompletionRequest:
         if message.content is None and message.role != "assistant":
             raise RequestError(f"a message of role {message.role} has no content", param=f"messages[{index}].content")
     return request
+
+
+def _prompt(raw: msgspec.Raw) -> str | list[int]:
+    """The one prompt: text, ids, or a list of one of either."""
+    begins = _PROMPT.match(raw)
+    opening = begins[0].strip() if begins else b""
+    many: list[str] | list[list[int]]
+    try:
+        if opening.endswith(b'"'):
+            many = msgspec.json.decode(raw, type=list[str])
+        elif len(opening) > 1:
+            many = msgspec.json.decode(raw, type=list[list[int]])
+        else:
+            one = msgspec.json.decode(raw, type=str | list[int])
+            many = [one]  # type: ignore[assignment]
+    except msgspec.ValidationError as error:
+        raise _mistake(str(error), "prompt") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RequestError(f"the body is no valid JSON: {error}", code="invalid_json") from None
+    if len(many) != 1:
+        raise RequestError("only one prompt a request is supported", param="prompt")
+    if isinstance(many[0], list) and not many[0]:
+        raise RequestError("prompt is an empty list", param="prompt")
+    return many[0]
 
 
 def _parse(body: bytes, kind: type[R]) -> R:
@@ -174,11 +190,11 @@ def _parse(body: bytes, kind: type[R]) -> R:
     return request
 
 
-def _mistake(text: str) -> RequestError:
-    """msgspec's message as OpenAI reports it: the path apart, as `param`."""
+def _mistake(text: str, within: str = "") -> RequestError:
+    """msgspec's message as OpenAI reports it: the path apart, as `param`; it begins at the field `within`."""
     path = _PATH.search(text)
     missing = _MISSING.search(text)
-    param = path.group(1) if path else ""
+    param = within + (path.group(1) if path else "")
     if missing:
         param = f"{param}.{missing.group(1)}".lstrip(".")
         return RequestError(f"missing required parameter: {param}", param=param, code="missing_required_parameter")
