@@ -197,7 +197,7 @@ class MemoryTransport(StreamTransport):
         """See `StreamTransport.dial`."""
         self._network.connect(peer, connection)
 
-    async def close_listeners(self) -> None:
+    def close_listeners(self) -> None:
         """See `StreamTransport.close_listeners`."""
         for peer in self._bound:
             self._network.unlisten(peer)

@@ -72,7 +72,7 @@ class TcpTransport(StreamTransport):
         tls = self._client_tls
         await asyncio.get_running_loop().create_connection(lambda: connection, peer.host, peer.port, ssl=tls)
 
-    async def close_listeners(self) -> None:
+    def close_listeners(self) -> None:
         """See `StreamTransport.close_listeners`."""
         for server in self._servers:
             server.close()

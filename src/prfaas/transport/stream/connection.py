@@ -130,6 +130,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def reset(self) -> None:
+        """Break it, as a network may: the owner hears of it. A fault hook for tests."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def go_silent(self) -> None:
+        """Neither say nor hear anything any more, and keep it open, as a machine without power does. A fault hook."""
+        self.owner = None
+        self._out.clear()
+        self._line.clear()
+        self._scratch = memoryview(bytearray(64 * KIB))
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport

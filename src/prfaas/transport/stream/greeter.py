@@ -219,6 +219,9 @@ class Greeter:
                 return self.refuse(connection, error.code, error.detail)
             link = claims.link
             until_ns = self._alarm.clock() + int((claims.expires - self._wall()) * 1e9)
+        offer = self._offers.get(transfer)
+        if offer is not None and link is not None and link != offer.link:
+            return self.refuse(connection, "ticket", f"for the link {link}, offered on {offer.link}")
         bound = self._sessions.get(transfer)
         if bound is not None and not compare_digest(bound.encode(), hello.session.encode()):
             return self.refuse(connection, "session", "the ticket is in use by another receiver session")
@@ -226,7 +229,6 @@ class Greeter:
         why = self._ended.get(transfer)
         if why is not None:
             return self.refuse(connection, "ended", why)
-        offer = self._offers.get(transfer)
         if offer is not None:
             return self._check(connection, hello, link, offer)
         return self._park(connection, hello, link, until_ns)

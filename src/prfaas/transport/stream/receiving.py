@@ -122,11 +122,11 @@ class StreamReceiving:
     # Called by the connections.
 
     def on_read(self, connection: Connection, size: int, under_way: bool) -> None:
-        """Bytes are signs of life; those of a welcomed lane are what the meter counts."""
+        """Bytes are signs of life, and what the meter counts."""
         lane = self._lane_of[connection]
         lane.heard = True
         now_ns = self._hub.alarm.clock()
-        if lane.welcomed and self._meter is not None and not self._landed.is_set():
+        if self._meter is not None and not self._landed.is_set():
             self._meter.read(now_ns, size, under_way)
         peer = lane.number // self.machine.connections
         if now_ns - self._heard_ns[peer] > self.machine.lease_ns // 16:
@@ -285,6 +285,8 @@ class StreamReceiving:
         connection.give(self, GREETED)
         connection.delay_ns = self._hub.delay_ns(self.link)
         connection.send(lane.hello)
+        if self._meter is None:
+            self._meter = Meter(self._hub.alarm.clock())
 
     def _welcomed(self, lane: _Lane, welcome: m.Welcome) -> None:
         if welcome.version != m.VERSION or welcome.session != self.session:
@@ -294,8 +296,6 @@ class StreamReceiving:
         lane.welcomed = True
         assert lane.connection is not None
         lane.connection.give(self, LEFT_OVER)
-        if self._meter is None:
-            self._meter = Meter(self._hub.alarm.clock())
         lease_ns = welcome.lease_ms * 1_000_000
         self.handle(ev.Opened(lane.number, welcome.epoch, lease_ns, welcome.round))
 

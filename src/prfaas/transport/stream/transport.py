@@ -77,6 +77,11 @@ class StreamTransport:
         """Transfers that hold anything here, either direction."""
         return len(self._holding)
 
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """All that are open, whoever dialled."""
+        return tuple(self._connections)
+
     async def listen(self, host: str, port: int) -> Peer:
         """See `Transport.listen`."""
         raise NotImplementedError
@@ -85,7 +90,7 @@ class StreamTransport:
         """Connect `connection` to `peer`. Raises OSError."""
         raise NotImplementedError
 
-    async def close_listeners(self) -> None:
+    def close_listeners(self) -> None:
         """Accept nothing more."""
         raise NotImplementedError
 
@@ -129,7 +134,7 @@ class StreamTransport:
 
     async def close(self) -> None:
         """See `Transport.close`."""
-        await self.close_listeners()
+        self.close_listeners()
         for sending in list(self._sendings.values()):
             sending.abort("closed", f"{self.node} shuts down")
         for receiving in list(self._receivings):
