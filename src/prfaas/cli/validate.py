@@ -22,4 +22,4 @@ def described(topology: Topology) -> str:
     nodes = sum(len(cluster.nodes) for cluster in topology.clusters.values())
     counts = ((len(topology.clusters), "cluster"), (nodes, "node"), (len(topology.links), "link"))
     counted = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-    return f"{counted}, model {topology.model}"
+    return f"{counted}, model {topology.public_name}"

@@ -50,11 +50,11 @@ def has_chat_template(model: Path) -> bool:
 
 def _curl(url: str, name: str, *, keyed: bool, chats: bool) -> list[str]:
     key = ' -H "authorization: Bearer $KEY"' if keyed else ""
-    body: dict[str, object] = {"model": name}
+    body: dict[str, object] = {"model": name, "max_tokens": 64}
     if chats:
         body["messages"] = [{"role": "user", "content": "What is the capital of France?"}]
     else:
-        body |= {"prompt": "The capital of France is", "max_tokens": 16}
+        body |= {"prompt": "The capital of France is"}
     path = "chat/completions" if chats else "completions"
     return [
         f"    curl {url}/{path} -H 'content-type: application/json'{key} \\",
@@ -64,16 +64,13 @@ def _curl(url: str, name: str, *, keyed: bool, chats: bool) -> list[str]:
 
 def _python(url: str, name: str, *, keyed: bool, chats: bool) -> list[str]:
     key = 'os.environ["KEY"]' if keyed else '"unused"'
-    call = (
-        f'client.chat.completions.create(model="{name}", messages=[{{"role": "user", "content": "Hello!"}}])'
-        if chats
-        else f'client.completions.create(model="{name}", prompt="The capital of France is", max_tokens=16)'
-    )
+    ask = 'messages=[{"role": "user", "content": "Hello!"}]' if chats else 'prompt="The capital of France is"'
+    method = "chat.completions" if chats else "completions"
     return [
         *(["    import os"] if keyed else []),
         "    from openai import OpenAI",
         f'    client = OpenAI(base_url="{url}", api_key={key})',
-        f"    answer = {call}",
+        f'    answer = client.{method}.create(model="{name}", max_tokens=64, {ask})',
         f"    print(answer.choices[0].{'message.content' if chats else 'text'})",
     ]
 
