@@ -57,6 +57,11 @@ class Pool:
         until_ns = self._alarm.clock() + self._limits.idle_ns
         self._timers[connection] = self._alarm.at(until_ns, lambda: self._drop(connection))
 
+    def close(self) -> None:
+        """Close all that idle."""
+        for connection in list(self._timers):
+            self._drop(connection)
+
     def _drop(self, connection: Connection) -> None:
         self._forget_anywhere(connection)
         connection.hang_up()
