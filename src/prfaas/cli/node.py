@@ -59,7 +59,6 @@ async def _serve(
     topology: Topology, environment: Environment, cluster: ClusterName, node: Node, directory: Path, text: Text
 ) -> int:
     at, data_at = _listener(node.listen, node, "listen"), _listener(node.data_listen, node, "data_listen")
-    engine = _engine(topology, node, directory)
     epoch = Epoch(time.time_ns())
     metrics = Metrics()
     transport = transport_of(topology, environment, cluster, node, epoch, MetricStats(metrics))
@@ -67,10 +66,13 @@ async def _serve(
         peer = await transport.listen(data_at.host, data_at.port)
         data = Peer(node.advertise or peer.host, peer.port)
         identity = Identity(node.id, cluster, node.role, epoch, topology.public_name, (data,))
-        server = NodeServer(engine, text, transport, identity, limits_of(topology, node), environment.secret, metrics)
-    except OSError as error:
+        engine, limits = _engine(topology, node, directory), limits_of(topology, node)
+        server = NodeServer(engine, text, transport, identity, limits, environment.secret, metrics)
+    except BaseException as error:
         await transport.close()
-        raise _taken(data_at, error) from None
+        if isinstance(error, OSError):
+            raise _taken(data_at, error) from None
+        raise
     try:
         return await _run(server, at)
     finally:

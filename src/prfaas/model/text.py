@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,8 @@ from prfaas.model.detok import Detokenizer, TextStream
 T = TypeVar("T")
 
 MAX_JSON_BYTES = 64 << 20
-THREADS = 2
-"""Threads that tokenize, so that many long prompts at once do not take all cores from the loop."""
+THREADS = max(1, min(4, (os.cpu_count() or 2) - 1))
+"""Threads that tokenize: few, so that many long prompts at once leave a core to the event loop."""
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -91,16 +92,20 @@ class Text:
 
     async def encode(self, text: str) -> list[int]:
         """Ids of a plain prompt, off the event loop. Raises RequestError, 400."""
-        return await self._off_loop(partial(self._encode, text, special=True))
+        return await self.off_loop(partial(self._encode, text, special=True))
 
     async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a rendered chat, off the event loop. Raises RequestError, 400."""
-        return await self._off_loop(lambda: self._encode(self.render_chat(messages), special=False))
+        return await self.off_loop(lambda: self._encode(self.render_chat(messages), special=False))
 
     async def checked(self, ids: list[int]) -> list[int]:
         """`ids` that a client sent. Raises RequestError, 400, when one is out of range."""
-        await self._off_loop(partial(self._check, ids))
+        await self.off_loop(partial(self._check, ids))
         return ids
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """`work` on one of the few threads for text: a long body's JSON, say."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def stream(self, stops: Sequence[str] = ()) -> TextStream:
         """The text of one answer, token by token, up to the first of `stops`."""
@@ -113,9 +118,6 @@ class Text:
     def close(self) -> None:
         """End the threads; what they do is dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _off_loop(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         # encode() would keep the GIL, 260 ms for 128K tokens; the batch call lets it go. The fast one has no offsets.

@@ -63,13 +63,13 @@ class Answering:
                 stack.callback(self._room.leave, owner)
             tokens = cast("AsyncGenerator[Token, None]", self._engine.generate(asked.tokens, asked.sampling, landed))
             stack.push_async_callback(tokens.aclose)
-            del landed  # the engine copies what it needs
             stream = self._text.stream(asked.request.stops)
             pieces = Pieces(tokens, stream, len(asked.tokens), asked.deadline_ns)
             with self._metrics.stage("first_token"):
                 first = await pieces.next()
-            if receiving is not None:
+            if receiving is not None and landed is not None:
                 receiving.applied()
+                landed.parts.clear()  # copied: whoever still holds `landed` holds no more memory than was credited
             self._counted.prompt_tokens.inc(len(asked.tokens))
             self._counted.first_token.observe((loop_now_ns() - asked.arrived_ns) / 1e9)
             response = await self._reply(request, asked, first, pieces)
