@@ -340,3 +340,34 @@ async def test_internal_endpoints_need_the_secret(pair: Pair) -> None:
         for path in ("/health", "/metrics"):
             async with stranger.get(url + path) as response:
                 assert response.status == 200
+
+
+async def test_a_prefill_that_waits_for_room(rig: Rig) -> None:
+    """First come first served; who hangs up leaves the line; what can never fit is refused at once, with the sizes."""
+    small = replace(LIMITS, kv_blocks=4)
+    pair = Pair(await rig.node("far-1", "prefill", limits=small), await rig.node("home-1", "decode"))
+    hold = asyncio.Event()
+
+    async def wait(start: int) -> None:
+        await hold.wait()
+
+    pair.far.engine.before_chunk = wait
+    first = asyncio.create_task(pair.hand_over("t.1", PROMPT, max_tokens=3))
+    await until(lambda: pair.far.engine.running == 1, "running")
+    left = asyncio.create_task(pair.prefill("t.2", pair.tokens(PROMPT)))
+    room = pair.far.server._room
+    assert room is not None
+    await until(lambda: room.waiting == 1, "waiting")
+    second = asyncio.create_task(pair.hand_over("t.3", PROMPT, max_tokens=3))
+    await until(lambda: room.waiting == 2, "waiting")
+    late = await pair.prefill("t.4", pair.tokens(PROMPT), deadline_ms=30)
+    assert (late.status, late.code) == (504, "deadline_exceeded")
+    left.cancel()
+    await until(lambda: room.waiting == 1, "one left")
+    never = await pair.prefill("t.5", pair.tokens("a" * 80))
+    assert (never.status, never.code) == (503, "kv_blocks_exceeded")
+    assert "5 KV blocks, this node has 4" in never.message
+    hold.set()
+    for answer in (*await first, *await second):
+        assert answer.status == 200
+    assert pair.far.engine.seen["prefill"] == 2
