@@ -92,17 +92,20 @@ class DataHead(msgspec.Struct, frozen=True, array_like=True):
     dtype: Name
     state: bool
     final: bool
+    more: bool = False
+    """Whether more was waiting to leave when this left: what tells a busy line from a busy engine."""
 
     def extent(self) -> Extent:
         """As core has it."""
         return Extent(self.layer, self.part, self.start, self.stop, (self.first_head, self.stop_head), self.final)
 
 
-def data_head(part: Part, extent: Extent) -> DataHead:
+def data_head(part: Part, extent: Extent, more: bool = False) -> DataHead:
     """The head for `extent` of `part`."""
     state = part.kind is PartKind.STATE
+    first, stop = extent.heads
     return DataHead(
-        extent.layer, extent.part, extent.start, extent.stop, *extent.heads, part.dtype, state, extent.final
+        extent.layer, extent.part, extent.start, extent.stop, first, stop, part.dtype, state, extent.final, more
     )
 
 

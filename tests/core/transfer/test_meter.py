@@ -10,8 +10,8 @@ MS = 1_000_000
 def test_a_steady_stream_is_measured_as_it_is() -> None:
     meter = Meter(0)
     for i in range(1, 101):
-        meter.read(i * MS, 1000, under_way=i % 10 != 0)
-    assert (meter.bytes_moved, meter.moving_ns) == (100_000, 100 * MS)
+        meter.read(i * MS, 1000, busy=i > 1)
+    assert meter.moving_ns == 100 * MS
 
 
 def test_waiting_for_the_engine_is_not_moving() -> None:
@@ -20,15 +20,30 @@ def test_waiting_for_the_engine_is_not_moving() -> None:
     for _ in range(10):
         for i in range(10):
             now += MS
-            meter.read(now, 1000, under_way=i > 0)
+            meter.read(now, 1000, busy=i > 0)
         now += 500 * MS
-    # Of each pause only what the first read of the burst needs at the pace so far is counted.
-    assert meter.bytes_moved == 100_000
+    # Of each pause only what the first read after it needs at the pace of the others is counted.
     assert meter.moving_ns == 100 * MS
 
 
-def test_a_stall_in_the_middle_of_a_frame_is_moving() -> None:
+def test_a_stall_of_a_busy_line_is_moving() -> None:
     meter = Meter(0)
-    meter.read(MS, 1000, under_way=False)
-    meter.read(101 * MS, 1000, under_way=True)
-    assert meter.moving_ns == 101 * MS
+    meter.read(MS, 1000, busy=False)
+    meter.read(100 * MS, 1000, busy=True)
+    meter.read(101 * MS, 1000, busy=True)
+    assert meter.moving_ns == 150 * MS
+
+
+def test_the_first_bytes_do_not_make_the_line_faster() -> None:
+    """A burst comes at once and the rest at the line's pace: the burst is counted at that pace too."""
+    meter = Meter(0)
+    meter.read(0, 1000, busy=False)
+    for i in range(1, 10):
+        meter.read(i * MS, 1000, busy=True)
+    assert meter.moving_ns == 10 * MS
+
+
+def test_when_nothing_is_known_all_the_time_counts() -> None:
+    meter = Meter(0)
+    meter.read(5 * MS, 1000, busy=False)
+    assert meter.moving_ns == 5 * MS

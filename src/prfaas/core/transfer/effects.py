@@ -117,10 +117,11 @@ class SendRefuse:
 
 @dataclass(frozen=True, slots=True)
 class SendData:
-    """DATA frames for `chunks` on `lane`."""
+    """DATA frames for `chunks` on `lane`; `more` chunks wait behind them."""
 
     lane: int
     chunks: tuple[Chunk, ...]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """How fast bytes moved: bytes over the time in which those bytes moved, as seen where they arrive.
 
-It knows reads and times; it does not know why the wire was quiet. A gap in the middle of a frame is moving time. A gap
-between frames may be the engine computing: of those counts only what the bytes that ended them would need at the pace
-of the others.
+It knows reads and times; it does not know frames. A gap while the line was busy (in the middle of a frame, or when the
+sender had more waiting) is moving time. Any other gap is the engine computing, or the sender waiting for us: of it
+counts what the bytes that ended it need at the pace of the others, since they were on their way before they were seen.
 """
 
 from __future__ import annotations
@@ -11,33 +11,27 @@ from __future__ import annotations
 class Meter:
     """Adds up reads of one transfer, from all its connections, since `now_ns`."""
 
-    __slots__ = ("_after_quiet_bytes", "_last_ns", "_quiet_ns", "_steady_bytes", "_steady_ns")
+    __slots__ = ("_idle_bytes", "_idle_ns", "_last_ns", "_steady_bytes", "_steady_ns")
 
     def __init__(self, now_ns: int) -> None:
         self._last_ns = now_ns
         self._steady_bytes = self._steady_ns = 0
-        self._after_quiet_bytes = self._quiet_ns = 0
+        self._idle_bytes = self._idle_ns = 0
 
-    def read(self, now_ns: int, size_bytes: int, under_way: bool) -> None:
-        """`size_bytes` came; `under_way`: some frame was half here before them."""
+    def read(self, now_ns: int, size_bytes: int, busy: bool) -> None:
+        """`size_bytes` came; `busy`: the line was, all the time since the last read."""
         gap_ns = now_ns - self._last_ns
         self._last_ns = now_ns
-        if under_way:
+        if busy:
             self._steady_bytes += size_bytes
             self._steady_ns += gap_ns
         else:
-            self._after_quiet_bytes += size_bytes
-            self._quiet_ns += gap_ns
-
-    @property
-    def bytes_moved(self) -> int:
-        """All that came."""
-        return self._steady_bytes + self._after_quiet_bytes
+            self._idle_bytes += size_bytes
+            self._idle_ns += gap_ns
 
     @property
     def moving_ns(self) -> int:
         """Time in which they moved."""
         if self._steady_bytes == 0:
-            return self._quiet_ns
-        at_pace_ns = self._after_quiet_bytes * self._steady_ns // self._steady_bytes
-        return self._steady_ns + min(self._quiet_ns, at_pace_ns)
+            return self._idle_ns
+        return self._steady_ns + self._idle_bytes * self._steady_ns // self._steady_bytes

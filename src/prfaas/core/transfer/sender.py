@@ -172,7 +172,7 @@ class Sender(Machine[ev.SenderEvent, do.SenderEffect]):
             size += chunks[-1].size
         if chunks:
             lane.sent += chunks
-            return [do.SendData(event.lane, tuple(chunks))]
+            return [do.SendData(event.lane, tuple(chunks), bool(self.queue))]
         if self._owes_complete(event.lane):
             lane.round = self.round
             return [do.SendComplete(event.lane, self.round, self.put_chunks, self.put_bytes)]

@@ -214,7 +214,12 @@ class Connection(asyncio.BufferedProtocol):
             if transport.can_write_eof():
                 transport.write_eof()
             else:
-                transport.close()
+                # TLS has no half-close; and its close must not run within its own read.
+                asyncio.get_running_loop().call_soon(self._close)
+
+    def _close(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
 
     def _watch_line(self) -> None:
         if self._line and (self._line_timer is None or not self._line_timer.live):

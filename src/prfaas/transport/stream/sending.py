@@ -211,8 +211,8 @@ class StreamSending:
             case do.SendRefuse(code, detail):
                 assert self._candidate is not None
                 self._hub.greeter.refuse(self._candidate, code, detail)
-            case do.SendData(lane, chunks):
-                self._send(self._lanes[lane].connection, chunks)
+            case do.SendData(lane, chunks, more):
+                self._send(self._lanes[lane].connection, chunks, more)
             case do.SendComplete(lane, round_, chunks_put, bytes_put):
                 self._lanes[lane].connection.send(m.Complete(round_, chunks_put, bytes_put))
             case do.SendCancel(lane, code, detail):
@@ -246,12 +246,13 @@ class StreamSending:
         lease_ms = max(1, lease_ns // 1_000_000)
         self._candidate.send(m.Welcome(m.VERSION, self._hub.epoch, session, round_, lease_ms))
 
-    def _send(self, connection: Connection, chunks: tuple[Chunk, ...]) -> None:
+    def _send(self, connection: Connection, chunks: tuple[Chunk, ...], more: bool) -> None:
         frames: list[Buffer] = []
         for chunk in chunks:
             payload = self._data[chunk.key][chunk.offset : chunk.offset + chunk.size]
             part = self._parts[chunk.extent.layer, chunk.extent.part]
-            frames += (encode_data(m.data_head(part, chunk.extent), payload), payload)
+            head = m.data_head(part, chunk.extent, more or chunk is not chunks[-1])
+            frames += (encode_data(head, payload), payload)
         size = sum(chunk.size for chunk in chunks)
         now_ns = self._hub.alarm.clock()
         self._first_ns, self._last_ns = self._first_ns or now_ns, now_ns
