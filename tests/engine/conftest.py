@@ -1,4 +1,4 @@
-"""Tiny models made once a run, engines that close, and a sink that gathers what a prefill hands over."""
+"""Tiny models made once a run, and engines that close."""
 
 from __future__ import annotations
 
@@ -8,38 +8,9 @@ from typing import Any
 
 import pytest
 
-from prfaas.core.cache.layout import KVLayout, PartKind
-from prfaas.core.transfer.extent import Coverage, Extent
 from prfaas.transport.base import LandedKV
 
 CHUNK = 128
-
-
-class Gatherer:
-    """A sink that demands what a receiver demands, and lands the bytes."""
-
-    def __init__(self, layout: KVLayout, length: int) -> None:
-        self.landed = LandedKV(length)
-        self.coverage = Coverage(layout, length)
-        self.puts: list[tuple[Extent, memoryview]] = []
-        self.closed = False
-        self._parts = {(part.layer, part.name): part for part in layout.parts}
-
-    def put(self, extent: Extent, data: memoryview) -> None:
-        assert not self.closed, "a put after the prefill returned"
-        part = self._parts[extent.layer, extent.part]
-        assert self.coverage.fits(extent) is part
-        assert extent.final
-        assert data.contiguous
-        assert data.readonly
-        rows = 1 if part.kind is PartKind.STATE else extent.tokens
-        assert data.nbytes == rows * part.unit_bytes
-        assert self.coverage.add(extent), f"{extent} brought nothing new"
-        length = self.landed.length
-        buffer = self.landed.parts.setdefault((part.layer, part.name), bytearray(part.bytes_at(length)))
-        at = 0 if part.kind is PartKind.STATE else (extent.start - part.first_row(length)) * part.unit_bytes
-        buffer[at : at + data.nbytes] = data.cast("B")
-        self.puts.append((extent, data))
 
 
 @pytest.fixture(scope="session")
@@ -68,20 +39,6 @@ async def engine(tiny: Callable[[str], Path]) -> AsyncIterator[Callable[..., Any
     for one in started:
         await one.close()
         assert one.running == 0
-
-
-@pytest.fixture
-def gather() -> Callable[..., Any]:
-    """`await gather(engine, tokens)`: the Gatherer after a prefill of `tokens`."""
-
-    async def prefill(engine: Any, tokens: list[int]) -> Gatherer:
-        sink = Gatherer(engine.layout, len(tokens))
-        await engine.prefill(tokens, sink)
-        sink.closed = True
-        assert sink.coverage.complete
-        return sink
-
-    return prefill
 
 
 @pytest.fixture

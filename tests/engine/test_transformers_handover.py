@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from prfaas.testing.gather import gather
 from prfaas.transport.base import LandedKV
 
 BLOCK, CHUNK = 64, 128
@@ -21,7 +22,7 @@ def around(*boundaries: int) -> list[int]:
     return sorted({boundary + step for boundary in boundaries for step in (-1, 0, 1, 2)})
 
 
-async def check(engine: Any, gather: Any, answer: Any, kind: str, lengths: list[int], rng: random.Random) -> None:
+async def check(engine: Any, answer: Any, kind: str, lengths: list[int], rng: random.Random) -> None:
     prefill, decode = await engine(kind), await engine(kind)
     assert prefill.layout == decode.layout
     for length in lengths:
@@ -31,28 +32,28 @@ async def check(engine: Any, gather: Any, answer: Any, kind: str, lengths: list[
         assert moved == await answer(decode, tokens, None), f"{kind}, {length} tokens"
 
 
-async def test_hybrid_at_first_boundaries(engine: Any, gather: Any, answer: Any, rng: random.Random) -> None:
-    await check(engine, gather, answer, "tiny-hybrid", [1, 2, *around(BLOCK, CHUNK)], rng)
+async def test_hybrid_at_first_boundaries(engine: Any, answer: Any, rng: random.Random) -> None:
+    await check(engine, answer, "tiny-hybrid", [1, 2, *around(BLOCK, CHUNK)], rng)
 
 
 @pytest.mark.slow
-async def test_hybrid_at_every_block_boundary(engine: Any, gather: Any, answer: Any, rng: random.Random) -> None:
-    await check(engine, gather, answer, "tiny-hybrid", around(*range(3 * BLOCK, 513, BLOCK)), rng)
+async def test_hybrid_at_every_block_boundary(engine: Any, answer: Any, rng: random.Random) -> None:
+    await check(engine, answer, "tiny-hybrid", around(*range(3 * BLOCK, 513, BLOCK)), rng)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("boundary", [2048, 4096])
-async def test_hybrid_up_to_4k(engine: Any, gather: Any, answer: Any, rng: random.Random, boundary: int) -> None:
-    await check(engine, gather, answer, "tiny-hybrid", around(boundary), rng)
+async def test_hybrid_up_to_4k(engine: Any, answer: Any, rng: random.Random, boundary: int) -> None:
+    await check(engine, answer, "tiny-hybrid", around(boundary), rng)
 
 
 @pytest.mark.parametrize("kind", ["tiny-gemma3", "tiny-qwen3", "tiny-qwen3-next", "tiny-falcon-h1"])
-async def test_other_families(engine: Any, gather: Any, answer: Any, rng: random.Random, kind: str) -> None:
+async def test_other_families(engine: Any, answer: Any, rng: random.Random, kind: str) -> None:
     """Gemma's window is 96: lengths below, at and above it, within and across chunks."""
-    await check(engine, gather, answer, kind, [1, 2, 3, *around(BLOCK, 95, CHUNK, 2 * CHUNK), 700], rng)
+    await check(engine, answer, kind, [1, 2, 3, *around(BLOCK, 95, CHUNK, 2 * CHUNK), 700], rng)
 
 
-async def test_several_hand_overs_at_once(engine: Any, gather: Any, answer: Any, rng: random.Random) -> None:
+async def test_several_hand_overs_at_once(engine: Any, answer: Any, rng: random.Random) -> None:
     import asyncio
 
     prefill, decode = await engine(), await engine()
@@ -119,7 +120,7 @@ async def test_prefill_in_another_process(
 
 
 @pytest.mark.parametrize("kind", ["tiny-hybrid", "tiny-gemma3"])
-async def test_a_spoilt_piece_of_any_part_is_heard(engine: Any, gather: Any, answer: Any, kind: str) -> None:
+async def test_a_spoilt_piece_of_any_part_is_heard(engine: Any, answer: Any, kind: str) -> None:
     """So the equality above is no accident: each part is read, its first rows and its last."""
     both = await engine(kind)
     chance = random.Random(1)
@@ -136,7 +137,7 @@ async def test_a_spoilt_piece_of_any_part_is_heard(engine: Any, gather: Any, ans
     assert await answer(both, tokens, landed) == clean
 
 
-async def test_rows_are_those_of_the_right_tokens(engine: Any, gather: Any) -> None:
+async def test_rows_are_those_of_the_right_tokens(engine: Any) -> None:
     """The same tokens behind another first token: what sees only itself is the same, all else differs."""
     both = await engine("tiny-gemma3")
     tokens = [7 * i % 251 for i in range(90)]

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from prfaas.core.cache.layout import PartKind
+from prfaas.testing.gather import gather
 
 CHUNK = 128
 
 
-async def test_rows_come_in_order_of_chunk_then_layer(engine: Any, gather: Any) -> None:
+async def test_rows_come_in_order_of_chunk_then_layer(engine: Any) -> None:
     both = await engine("tiny-gemma3")
     sink = await gather(both, [3] * 400)
     order = [((extent.stop - 1) // CHUNK, extent.layer) for extent, _ in sink.puts]
@@ -19,7 +20,7 @@ async def test_rows_come_in_order_of_chunk_then_layer(engine: Any, gather: Any) 
     assert {chunk for chunk, _ in order} == {0, 1, 2, 3}
 
 
-async def test_states_come_once_exact_and_with_their_own_layers_last_chunk(engine: Any, gather: Any) -> None:
+async def test_states_come_once_exact_and_with_their_own_layers_last_chunk(engine: Any) -> None:
     both = await engine()
     sink = await gather(both, [5] * 300)
     states = [part for part in both.layout.parts if part.kind is PartKind.STATE]
@@ -32,7 +33,7 @@ async def test_states_come_once_exact_and_with_their_own_layers_last_chunk(engin
     assert last[-1] == 3
 
 
-async def test_window_rows_outside_the_final_window_stay(engine: Any, gather: Any) -> None:
+async def test_window_rows_outside_the_final_window_stay(engine: Any) -> None:
     both = await engine("tiny-gemma3")
     sink = await gather(both, [9] * 500)
     window = next(part for part in both.layout.parts if part.kind is PartKind.WINDOW)
@@ -44,7 +45,7 @@ async def test_window_rows_outside_the_final_window_stay(engine: Any, gather: An
     assert rows == [(325, 384), (384, 420)]
 
 
-async def test_what_was_handed_out_never_changes(engine: Any, gather: Any, answer: Any) -> None:
+async def test_what_was_handed_out_never_changes(engine: Any, answer: Any) -> None:
     """transformers updates states in place, and decoding goes on from the same tensors."""
     both = await engine()
     tokens = [(i * i) % 256 for i in range(200)]
@@ -55,7 +56,7 @@ async def test_what_was_handed_out_never_changes(engine: Any, gather: Any, answe
     assert [bytes(data) for _, data in sink.puts] == before
 
 
-async def test_landed_is_copied_and_not_written(engine: Any, gather: Any, answer: Any) -> None:
+async def test_landed_is_copied_and_not_written(engine: Any, answer: Any) -> None:
     both = await engine()
     tokens = [(i * i) % 256 for i in range(200)]
     landed = (await gather(both, tokens)).landed
@@ -65,13 +66,13 @@ async def test_landed_is_copied_and_not_written(engine: Any, gather: Any, answer
     assert await answer(both, [*tokens, 1], landed, 16) == first
 
 
-async def test_nothing_to_compute_is_nothing_to_hand_over(engine: Any, gather: Any) -> None:
+async def test_nothing_to_compute_is_nothing_to_hand_over(engine: Any) -> None:
     sink = await gather(await engine(), [])
     assert sink.puts == []
 
 
 @pytest.mark.parametrize("kind", ["tiny-hybrid", "tiny-gemma3", "tiny-qwen3-next", "tiny-falcon-h1"])
-async def test_chunk_size_changes_only_where_rows_are_cut(engine: Any, gather: Any, kind: str) -> None:
+async def test_chunk_size_changes_only_where_rows_are_cut(engine: Any, kind: str) -> None:
     """Chunks behind a cache compute what one pass does, up to rounding; the same set of rows crosses the wire."""
     import torch
 

@@ -12,6 +12,7 @@ import pytest
 from prfaas.core.errors import ConfigError, InvariantError
 from prfaas.engine.transformers import checkpoint
 from prfaas.engine.transformers.engine import TransformersEngine
+from prfaas.testing.gather import gather
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ async def test_limits_and_revision(engine: Any, copy: Path) -> None:
     assert checkpoint.open_checkpoint(copy).revision() != revision
 
 
-async def test_a_dtype_changes_the_layout(engine: Any, gather: Any, answer: Any) -> None:
+async def test_a_dtype_changes_the_layout(engine: Any, answer: Any) -> None:
     both = await engine("tiny-qwen3-next", dtype="bfloat16")
     assert {part.dtype for part in both.layout.parts} == {"bfloat16", "float32"}  # the recurrent state stays exact
     tokens = list(range(200))

@@ -10,6 +10,7 @@ import torch
 
 from prfaas.engine.base import Sampling
 from prfaas.engine.transformers.sampling import Sampler
+from prfaas.testing.gather import gather
 
 SCORES = torch.tensor([0.0, 1.0, 2.0, 3.0])
 
@@ -47,7 +48,7 @@ def test_a_seed_repeats_and_none_does_not() -> None:
     assert run(None) != run(None)
 
 
-async def test_a_seeded_answer_is_the_same_from_landed_kv(engine: Any, gather: Any) -> None:
+async def test_a_seeded_answer_is_the_same_from_landed_kv(engine: Any) -> None:
     both = await engine()
     tokens = [(i * 7) % 256 for i in range(150)]
     sampling = Sampling(12, temperature=0.8, top_p=0.9, seed=3)

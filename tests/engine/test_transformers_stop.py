@@ -13,6 +13,7 @@ import pytest
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.core.transfer.extent import Extent
 from prfaas.engine.base import Sampling
+from prfaas.testing.gather import gather
 from prfaas.transport.base import LandedKV
 
 TIMEOUT_S = 30
@@ -221,7 +222,7 @@ async def test_a_bad_request_is_refused_and_the_engine_goes_on(
     await answer_one(both)
 
 
-async def test_landed_kv_that_does_not_fit_is_a_bug(engine: Any, gather: Any) -> None:
+async def test_landed_kv_that_does_not_fit_is_a_bug(engine: Any) -> None:
     both = await engine()
     landed = (await gather(both, [1, 2, 3])).landed
     short = LandedKV(3, 0, dict(landed.parts))

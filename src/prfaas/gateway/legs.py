@@ -220,7 +220,8 @@ class Legs:
         async with client.post(exchange.path, body) as response:
             whole = None if exchange.stream else await read_bounded(response, MAX_ANSWER_BYTES)
             exchange.upstream = upstream = Upstream(attempt, response, whole, asyncio.Event())
-            self._metrics.stage_took("first_token", loop_now_ns() - asked_ns)
+            # What is not streamed is here when all of it is.
+            self._metrics.stage_took("first_token" if exchange.stream else "answer", loop_now_ns() - asked_ns)
             self._post(FirstToken(request, attempt))
             await upstream.relayed.wait()
 
