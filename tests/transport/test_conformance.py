@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from prfaas.testing.clock import run_virtual
 from prfaas.testing.conformance import CHECKS, Rig, an_engine_thread_may_put
@@ -24,6 +25,12 @@ async def run(make: Callable[[], StreamRig], check: Check) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_tcp(check: Check) -> None:
     await run(tcp_rig, check)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_tcp_on_uvloop(check: Check) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(tcp_rig, check))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

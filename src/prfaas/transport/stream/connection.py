@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
 from prfaas.core.agenda import Entry
 from prfaas.core.errors import ProtocolError
@@ -143,9 +143,9 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch = memoryview(bytearray(64 * KIB))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_BYTES)
+        # Not isinstance: uvloop's transports are not asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_BYTES)
         self._on_open(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
