@@ -47,6 +47,7 @@ async def test_hybrid_up_to_4k(engine: Any, answer: Any, rng: random.Random, bou
     await check(engine, answer, "tiny-hybrid", around(boundary), rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tiny-gemma3", "tiny-qwen3", "tiny-qwen3-next", "tiny-falcon-h1"])
 async def test_other_families(engine: Any, answer: Any, rng: random.Random, kind: str) -> None:
     """Gemma's window is 96: lengths below, at and above it, within and across chunks."""

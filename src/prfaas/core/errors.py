@@ -8,6 +8,7 @@
     └── RemoteError             a peer's misuse or failure: bad frame, bad ticket, broken promise
         ├── ProtocolError       bytes or an order of messages that the protocol does not allow
         └── PeerFailure         the peer said that it failed, or stopped answering
+            └── Refused         (runtime.client) it answered with an HTTP error
 
 An expected failure (a leg that dies, a lease that ends) is an event, not an exception.
 """

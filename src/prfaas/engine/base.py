@@ -1,12 +1,12 @@
 """The seam between a node and what computes in it.
 
-It knows sequences, extents and tokens. It does not know HTTP, sockets or clusters, nor whether there is room: the node server
-admits by `core.cache.pool` before it calls. `transformers` and `emulated` engines implement it.
+It knows sequences, extents and tokens. It does not know HTTP, sockets or clusters, nor whether there is room: the
+node server admits by `core.cache.pool` before it calls. `transformers` and `emulated` engines implement it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,14 +77,17 @@ class Engine(Protocol):
         """Stop all sequences and free everything."""
 
     async def prefill(self, tokens: Sequence[int], sink: KVSink) -> None:
-        """Compute the KV of `tokens` (the caller already dropped the last one: always N-1), chunk by chunk, into `sink`.
+        """Compute the KV of `tokens` (the caller already dropped the last one: always N-1), chunk by chunk, into
+        `sink`.
 
         Cancelling the awaiting task stops the work at the next layer or chunk; no `put` comes after it returned.
         """
 
-    def generate(self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None) -> AsyncIterator[Token]:
+    def generate(
+        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
+    ) -> AsyncGenerator[Token, None]:
         """Answer `tokens`. With `landed` (length N-1) only the last token is computed, else all of them, by the same
         N-1 + 1 split, so that both ways give the same tokens in float32.
 
-        Closing the iterator stops the work. The engine copies what it needs of `landed` before the first token.
+        Closing the generator stops the work. The engine copies what it needs of `landed` before the first token.
         """

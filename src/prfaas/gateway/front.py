@@ -31,7 +31,6 @@ from prfaas.runtime.http import (
 from prfaas.runtime.metrics import CONTENT_TYPE
 from prfaas.wire.openai import (
     AnyRequest,
-    CompletionRequest,
     ErrorDetail,
     ModelCard,
     ModelList,
@@ -39,6 +38,7 @@ from prfaas.wire.openai import (
     parse_chat,
     parse_completion,
 )
+from prfaas.wire.openai.prompt import parsed, prompt_tokens
 
 log = structlog.get_logger(__name__)
 DEADLINE_HEADER = "x-prfaas-deadline-ms"
@@ -96,11 +96,11 @@ class Front:
     async def _serve(self, http: web.Request, parse: Parse) -> web.StreamResponse:
         began_ns = loop_now_ns()
         body = await read_body(http)
-        request = parse(body)
+        request = await parsed(parse, body, self._text)
         self._check(request)
         deadline_ns = began_ns + self._deadline_ns(http)
         with self._gateway.metrics.stage("tokenize"):
-            tokens = await self._tokens(request)
+            tokens = await prompt_tokens(request, self._text)
         self._check_length(request, len(tokens))
         exchange = Exchange(
             request=RequestId(uuid.uuid4().hex),
@@ -108,7 +108,7 @@ class Front:
             body=body,
             stream=bool(request.stream),
             tokens=tokens,
-            prompt_hash=await asyncio.to_thread(prompt_hash, tokens),
+            prompt_hash=await self._text.off_loop(lambda: prompt_hash(tokens)),
             deadline_ns=deadline_ns,
             verdict=asyncio.get_running_loop().create_future(),
         )
@@ -150,12 +150,6 @@ class Front:
         if not said.isascii() or not said.isdigit() or not 1 <= int(said[:18]) <= longest_ms:
             raise RequestError(f"{DEADLINE_HEADER} is {said[:32]!r}; expected 1 to {longest_ms} milliseconds")
         return int(said) * 1_000_000
-
-    async def _tokens(self, request: AnyRequest) -> list[int]:
-        if isinstance(request, CompletionRequest):
-            prompt = request.text_or_ids
-            return await (self._text.encode(prompt) if isinstance(prompt, str) else self._text.checked(prompt))
-        return await self._text.encode_chat([message.as_dict() for message in request.messages])
 
     async def _stream(self, http: web.Request, exchange: Exchange, upstream: Upstream) -> web.StreamResponse:
         """Relay the node's events; a stream that breaks ends with an `error` event and without `[DONE]`."""

@@ -1,7 +1,7 @@
 """What programs say to each other over HTTP: JSON bodies of the internal endpoints, version 1.
 
-It knows the shapes; it does not know who calls whom when (see `docs/structures.md`). Unknown fields are ignored, so that
-a newer peer may add some; missing or mistyped ones are refused by msgspec with the path.
+It knows the shapes; it does not know who calls whom when (see `docs/structures.md`). Unknown fields are ignored, so
+that a newer peer may add some; missing or mistyped ones are refused by msgspec with the path.
 
     node     GET  /prfaas/v1/node          -> NodeInfo
     node     POST /prfaas/v1/credit        CreditRequest -> CreditReply   (waits until granted, or 409 / 413)
@@ -80,7 +80,8 @@ class CreditReply(msgspec.Struct, frozen=True):
 
 
 class PaceLease(msgspec.Struct, frozen=True):
-    """This node may send on `link` at `rate_bps` bits a second for `lease_ms` from receipt. A lower `fence` is stale."""
+    """This node may send on `link` at `rate_bps` bits a second for `lease_ms` from receipt. A lower `fence` is
+    stale."""
 
     link: str
     rate_bps: int

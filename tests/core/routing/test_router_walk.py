@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prfaas.core.ids import NodeName, RequestId
@@ -135,7 +135,6 @@ class Books:
         self.post(event)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_every_life_ends_once_and_leaves_nothing_open(data: st.DataObject) -> None:
     draw = data.draw

@@ -7,15 +7,13 @@ copies it and the first token exists; only then does an answer begin, so that a 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from typing import cast
 
 import structlog
 from aiohttp import web
 
 from prfaas.core.errors import RequestError
-from prfaas.engine.base import Engine, Token
+from prfaas.engine.base import Engine
 from prfaas.engine.node.answer import Piece, Pieces, StreamFailed, reply_stream, reply_whole
 from prfaas.engine.node.arrival import Arrivals
 from prfaas.engine.node.asked import Asked
@@ -61,7 +59,7 @@ class Answering:
                 with self._metrics.stage("node_wait"):
                     await self._room.enter(owner, asked.room_tokens)
                 stack.callback(self._room.leave, owner)
-            tokens = cast("AsyncGenerator[Token, None]", self._engine.generate(asked.tokens, asked.sampling, landed))
+            tokens = self._engine.generate(asked.tokens, asked.sampling, landed)
             stack.push_async_callback(tokens.aclose)
             stream = self._text.stream(asked.request.stops)
             pieces = Pieces(tokens, stream, len(asked.tokens), asked.deadline_ns)

@@ -52,10 +52,10 @@ from prfaas.wire.openai import (
     parse_completion,
     usage,
 )
+from prfaas.wire.openai.prompt import parsed
 
 log = structlog.get_logger(__name__)
 DEFAULT_LIMITS = NodeLimits()
-LARGE_BYTES = 64 << 10
 """Bodies from here on are parsed off the event loop."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -228,8 +228,7 @@ class NodeServer:
     async def _legs(self, request: web.Request, kind: Kind, parse: Callable[[bytes], AnyRequest]) -> web.StreamResponse:
         """Which leg it is, and that one. A hand-over's credit is gone when the request is refused before it is used."""
         arrived_ns, body = loop_now_ns(), await read_body(request)
-        # Long ones not on the loop: 25 of them at once would stop it for a tenth of a second.
-        wanted = parse(body) if len(body) < LARGE_BYTES else await self._text.off_loop(lambda: parse(body))
+        wanted = await parsed(parse, body, self._text)
         leg = transfer_params(wanted.kv_transfer_params)
         deadline_ns = arrived_ns + (leg.deadline_ms * 10**6 or self._limits.deadline_ns)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -109,7 +109,7 @@ class TransformersEngine:
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
-    ) -> AsyncIterator[Token]:
+    ) -> AsyncGenerator[Token, None]:
         """Answer `tokens`. Raises RequestError for what the model cannot do."""
         arrived: asyncio.Queue[Token | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()

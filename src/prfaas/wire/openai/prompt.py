@@ -1,9 +1,23 @@
-"""A request's prompt as token ids: the one way that gateway and nodes share, so that their counts and hashes agree."""
+"""A body as a request, and its prompt as token ids: the one way that gateway and nodes share, so that counts and
+hashes agree.
+
+It knows the text of a model; it does not know HTTP. Long work is done off the event loop.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prfaas.model.text import Text
 from prfaas.wire.openai.request import AnyRequest, ChatCompletionRequest
+
+LARGE_BYTES = 64 << 10
+"""Bodies from this size on are parsed in a thread: 25 long ones at once would stop a loop for a tenth of a second."""
+
+
+async def parsed(parse: Callable[[bytes], AnyRequest], body: bytes, text: Text) -> AnyRequest:
+    """What `parse` makes of `body`. Raises what it raises."""
+    return parse(body) if len(body) < LARGE_BYTES else await text.off_loop(lambda: parse(body))
 
 
 async def prompt_tokens(request: AnyRequest, text: Text) -> list[int]:
