@@ -81,7 +81,8 @@ def test_a_port_in_use_is_one_line_and_nothing_starts(tmp_path: Path, monkeypatc
     with bound("127.0.0.1", port):
         code, said, wrong = prfaas("up", EXAMPLE, "--port", str(port))
     assert (code, said) == (2, "")
-    assert wrong == f"clusters.home.listen: 127.0.0.1:{port} is in use by another program; expected a free port\n"
+    expected = "is in use by another program; expected a free port (--port sets the gateway's)"
+    assert wrong == f"clusters.home.listen: 127.0.0.1:{port} {expected}\n"
     assert list(tmp_path.iterdir()) == []
 
 

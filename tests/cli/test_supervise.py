@@ -82,7 +82,7 @@ async def test_all_start_and_all_end(tmp_path: Path) -> None:
 
 async def test_a_death_at_start_ends_everything_and_shows_the_log(tmp_path: Path) -> None:
     stage = Stage(tmp_path, two=["--exit", "3"])
-    with pytest.raises(StartFailed, match=r"two ended while starting \(exit code 3\)") as failed:
+    with pytest.raises(StartFailed, match=r"two ended \(exit code 3\) while starting") as failed:
         await stage.run()
     assert failed.value.lines[-1] == "the stand-in's last words"
     assert not stage.ready.is_set()
@@ -99,7 +99,7 @@ async def test_a_command_that_is_not_there_ends_everything(tmp_path: Path) -> No
 
 async def test_one_that_never_answers_is_given_up(tmp_path: Path) -> None:
     stage = Stage(tmp_path, Pace(start_s=0.5, poll_s=0.02, grace_s=5.0), one=["--deaf"])
-    with pytest.raises(StartFailed, match="one ended while starting"):
+    with pytest.raises(StartFailed, match=r"one ended \(signal 15\) while starting"):
         await stage.run()
     assert ("one", "not ready after 0.5 s") in stage.said
     assert all(gone(pid) for name in ("one", "two") for pid in stage.pids(name))
@@ -119,6 +119,21 @@ async def test_a_later_death_is_reported_and_mended(tmp_path: Path) -> None:
     stage.stop.set()
     await running
     assert gone(second)
+
+
+async def test_one_that_cannot_be_started_again_for_a_while_is_tried_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    running = asyncio.ensure_future(stage.run())
+    async with asyncio.timeout(30):
+        await stage.ready.wait()
+    (tmp_path / "one.log").rename(tmp_path / "old")
+    (tmp_path / "one.log").mkdir()  # so that its log cannot be opened
+    os.kill(stage.pids("one")[0], signal.SIGKILL)
+    await stage.until(lambda: any(who == "one" and "cannot be started" in what for who, what in stage.said))
+    (tmp_path / "one.log").rmdir()
+    await stage.until(lambda: len([1 for who, what in stage.said if who == "one" and "ready" in what]) == 2)
+    stage.stop.set()
+    await running
 
 
 async def test_pauses_grow_until_the_limit(tmp_path: Path) -> None:

@@ -114,5 +114,5 @@ def test_a_failing_start_exits_1_with_the_last_words(tmp_path: Path) -> None:
     failing = Up(tmp_path, "--exit", "7")
     said, _ = failing.process.communicate(timeout=30)
     assert failing.process.returncode == 1
-    assert "ended while starting (exit code 7)" in said
+    assert "ended (exit code 7) while starting" in said
     assert "the stand-in's last words" in said

@@ -65,7 +65,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 def _why(error: OSError, endpoint: Endpoint) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"{endpoint} is in use by another program; expected a free port"
+        return f"{endpoint} is in use by another program; expected a free port (--port sets the gateway's)"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{endpoint.host} is not an address of this machine; expected one, since `up` starts everything here"
     return f"cannot listen on {endpoint}: {error.strerror}"

@@ -100,33 +100,39 @@ class Supervisor:
         """Run `program` again and again. Ends by StartFailed, or cancelled."""
         deaths = 0
         while True:
-            since = time.monotonic()
-            child = await self._spawn(program)
-            code = await self._until_ready(program, child, http)
-            if code is None:
-                since, took = time.monotonic(), time.monotonic() - since
-                self._say(program.name, f"ready in {took:.1f} s")
-                self._one_ready(program, ready)
-                code = await child.ended()
-                deaths = 0 if time.monotonic() - since >= self._pace.steady_s else deaths
-            del self._children[program.name]
+            try:
+                code, ready_s = await self._one_life(program, http, ready)
+                end = f"ended ({how(code)})"
+            except OSError as error:
+                end, ready_s = f"cannot be started ({error})", 0.0
             if self._starting:
-                raise StartFailed(program, f"ended while starting ({how(code)})", self.log(program))
+                raise StartFailed(program, f"{end} while starting", self.log(program))
+            deaths = 0 if ready_s >= self._pace.steady_s else deaths
             pause_s = min(self._pace.longest_pause_s, self._pace.pause_s * 2.0 ** min(deaths, 16))
             deaths += 1
-            self._say(
-                program.name, f"ended ({how(code)}); starting it again in {pause_s:g} s; log: {self.log(program)}"
-            )
+            self._say(program.name, f"{end}; starting it again in {pause_s:g} s; log: {self.log(program)}")
             await asyncio.sleep(pause_s)
 
-    async def _spawn(self, program: Program) -> Child:
-        try:
-            child = await Child.start(self._command(program), self._environ, self.log(program))
-        except OSError as error:
-            raise StartFailed(program, f"cannot be started: {error}", self.log(program)) from None
+    async def _one_life(
+        self, program: Program, http: aiohttp.ClientSession, ready: Callable[[], None]
+    ) -> tuple[int, float]:
+        """Start `program` and wait for its end: its exit code, and for how many seconds it was ready.
+
+        Raises OSError when it cannot be started.
+        """
+        started = time.monotonic()
+        child = await Child.start(self._command(program), self._environ, self.log(program))
         self._children[program.name] = child
         self._say(program.name, f"starting ({program.kind}, pid {child.pid})")
-        return child
+        code, ready_s = await self._until_ready(program, child, http), 0.0
+        if code is None:
+            served = time.monotonic()
+            self._say(program.name, f"ready in {served - started:.1f} s")
+            self._one_ready(program, ready)
+            code = await child.ended()
+            ready_s = time.monotonic() - served
+        del self._children[program.name]
+        return code, ready_s
 
     async def _until_ready(self, program: Program, child: Child, http: aiohttp.ClientSession) -> int | None:
         """None when it is ready; its exit code when it ended first, or was ended for taking too long."""

@@ -94,8 +94,10 @@ async def stay_up(run: Run, start: CommandFactory, pace: Pace | None = None) -> 
         click.echo(welcome(run.topology, time.monotonic() - since, _logs(supervisor, programs), run.environ))
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, asked)
+    loop.add_signal_handler(signal.SIGINT, asked)
+    loop.add_signal_handler(signal.SIGTERM, asked)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+        loop.add_signal_handler(signal.SIGHUP, asked)
     try:
         await supervisor.run(stop, ready)
     except StartFailed as error:
