@@ -63,6 +63,8 @@ async def serve() -> None:
             sending.finish()
         else:
             await asyncio.to_thread(send_plain, plain, data, order)
+    await far.close()
+    plain.close()
 
 
 def send_plain(server: socket.socket, data: memoryview, order: dict[str, int]) -> None:
@@ -166,7 +168,8 @@ async def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             print("{connections} connections, {extent_kib:6} KiB extents: plain {plain_gb_s:.2f} GB/s, "
                   "ours {ours_gb_s:.2f} GB/s, ratio {ratio:.2f}".format(**results[-1]), flush=True)  # fmt: skip
     await home.close()
-    child.kill()
+    assert child.stdin is not None
+    child.stdin.close()
     await child.wait()
     return results
 

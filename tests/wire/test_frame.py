@@ -163,13 +163,15 @@ def test_a_length_beyond_the_bound_is_refused_before_memory_is_taken(kind: m.Kin
 
 
 def test_the_largest_hello_passes() -> None:
-    extents = [m.ExtentBody(layer, "latent", 0, 1 << 20, 0, 1) for layer in range(10_000)]
+    extents = [m.ExtentBody(layer, "latent", 0, 1 << 20, 0, 1) for layer in range(m.MAX_HAVE)]
     hello = msgspec.structs.replace(HELLO, have=extents)
     frame = encode(hello)
-    assert len(frame) > 128 * m.KIB
+    assert len(frame) > 64 * m.KIB
     assert list(decoder().feed(frame)) == [hello]
+    with pytest.raises(ProtocolError, match="body: "):
+        list(decoder().feed(encode(msgspec.structs.replace(HELLO, have=[*extents, extents[0]]))))
     with pytest.raises(InvariantError):
-        encode(msgspec.structs.replace(HELLO, have=extents * 3))
+        encode(msgspec.structs.replace(HELLO, have=extents * 10))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from prfaas.core.cache.layout import Part, PartKind
 from prfaas.core.errors import ProtocolError
-from prfaas.core.transfer.extent import Coverage, Extent, PartKey, extent_bytes, row_bytes
+from prfaas.core.transfer.extent import Arrived, Coverage, Extent, PartKey, extent_bytes, row_bytes
 from prfaas.transport.base import LandedKV
 from prfaas.wire.frame import Data
 from prfaas.wire.messages import DataHead
@@ -34,10 +34,45 @@ class _Claim:
     """A chunk on its way. `direct`: its view is a piece of the part's buffer."""
 
     extent: Extent
-    part: Part
+    slot: _Slot
     view: memoryview
     direct: bool
     stream: Stream
+
+
+class _Slot:
+    """One part's buffer. Memory is taken when its first chunk comes."""
+
+    __slots__ = ("_first_row", "_heads", "_per_head", "_state", "_unit", "buffer")
+
+    def __init__(self, part: Part, first_row: int, length: int) -> None:
+        self._unit, self._per_head, self._heads = part.unit_bytes, row_bytes(part), part.shape[0]
+        self._first_row, self._state = first_row, part.kind is PartKind.STATE
+        self.buffer = bytearray(self._unit if self._state else (length - first_row) * self._unit)
+
+    def place_of(self, extent: Extent, size: int) -> memoryview | None:
+        """The one piece that is `extent`'s place; None when it is not one piece."""
+        if self._state:
+            offset = extent.heads[0] * self._per_head
+        elif extent.heads == (0, self._heads):
+            offset = (extent.start - self._first_row) * self._unit
+        else:
+            return None
+        return memoryview(self.buffer)[offset : offset + size]
+
+    def scatter(self, extent: Extent, data: memoryview) -> None:
+        """Copy `data` to where `extent` belongs."""
+        whole = self.place_of(extent, len(data))
+        if whole is not None:
+            whole[:] = data
+            return
+        first, last = (head * self._per_head for head in extent.heads)
+        width = last - first
+        at = (extent.start - self._first_row) * self._unit + first
+        buffer = memoryview(self.buffer)
+        for row in range(extent.tokens):
+            buffer[at : at + width] = data[row * width : (row + 1) * width]
+            at += self._unit
 
 
 class Landing:
@@ -45,22 +80,25 @@ class Landing:
 
     def __init__(self, coverage: Coverage) -> None:
         self.coverage = coverage
-        self._buffers: dict[PartKey, bytearray] = {}
+        self._slots: dict[PartKey, _Slot] = {}
         self._claims: dict[int, _Claim] = {}
 
     def place(self, lane: int, head: DataHead, size: int, stream: Stream) -> memoryview | None:
         """Where lane's next payload goes; None when it is not wanted (`settle` then says why)."""
         self._claims.pop(lane, None)
         extent = head.extent()
-        part = self._wanted(head, size)
-        if part is None or not extent.final or self.coverage.holds(extent):
+        slot = self._wanted(head, extent, size)
+        if slot is None or not extent.final:
             return None
-        view = self._place_of(part, extent)
-        taken = self.coverage.touches(extent) or any(_overlap(c.extent, extent) for c in self._claims.values())
+        here = self.coverage.arrived(extent)
+        if here is Arrived.ALL:
+            return None
+        view = slot.place_of(extent, size)
+        taken = here is Arrived.SOME or any(_overlap(c.extent, extent) for c in self._claims.values())
         if view is None or taken:
-            claim = _Claim(extent, part, memoryview(bytearray(size)), False, stream)
+            claim = _Claim(extent, slot, memoryview(bytearray(size)), False, stream)
         else:
-            claim = _Claim(extent, part, view, True, stream)
+            claim = _Claim(extent, slot, view, True, stream)
         self._claims[lane] = claim
         return claim.view
 
@@ -74,14 +112,14 @@ class Landing:
         if claim is None:
             if data.head is None:
                 raise ProtocolError("body", "the head of a DATA frame cannot be read")
-            if self._wanted(data.head, data.size) is None:
+            if self._wanted(data.head, data.head.extent(), data.size) is None:
                 raise ProtocolError("extent", f"not of this transfer: {data.head}, {data.size} bytes")
             return None
         if not claim.direct:
             for other in self._claims.values():
                 if other.direct and _overlap(other.extent, claim.extent):
                     self._move_away(other)
-            self._scatter(claim)
+            claim.slot.scatter(claim.extent, claim.view)
         return claim.extent
 
     def drop(self, lane: int) -> None:
@@ -90,38 +128,26 @@ class Landing:
 
     def hand_over(self) -> LandedKV:
         """The buffers; they are the caller's now."""
-        parts, self._buffers = self._buffers, {}
+        parts = {key: slot.buffer for key, slot in self._slots.items()}
+        self._slots = {}
         return LandedKV(self.coverage.length, self.coverage.held, parts)
 
     def clear(self) -> None:
         """Drop everything."""
-        self._buffers.clear()
+        self._slots.clear()
         self._claims.clear()
 
-    def _wanted(self, head: DataHead, size: int) -> Part | None:
-        extent = head.extent()
+    def _wanted(self, head: DataHead, extent: Extent, size: int) -> _Slot | None:
         part = self.coverage.fits(extent)
         if part is None or part.dtype != head.dtype or (part.kind is PartKind.STATE) != head.state:
             return None
-        return part if extent_bytes(part, extent) == size else None
-
-    def _buffer(self, part: Part) -> bytearray:
-        key = (part.layer, part.name)
-        found = self._buffers.get(key)
-        if found is None:
-            rows = 1 if part.kind is PartKind.STATE else self.coverage.length - self.coverage.first_row(part)
-            found = self._buffers[key] = bytearray(rows * part.unit_bytes)
-        return found
-
-    def _place_of(self, part: Part, extent: Extent) -> memoryview | None:
-        size = extent_bytes(part, extent)
-        if part.kind is PartKind.STATE:
-            offset = extent.heads[0] * row_bytes(part)
-        elif extent.heads == (0, part.shape[0]):
-            offset = (extent.start - self.coverage.first_row(part)) * part.unit_bytes
-        else:
+        if extent_bytes(part, extent) != size:
             return None
-        return memoryview(self._buffer(part))[offset : offset + size]
+        key = (part.layer, part.name)
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = _Slot(part, self.coverage.first_row(part), self.coverage.length)
+        return slot
 
     def _move_away(self, claim: _Claim) -> None:
         aside = memoryview(bytearray(claim.view.nbytes))
@@ -129,20 +155,6 @@ class Landing:
         aside[:here] = claim.view[:here]
         claim.stream.redirect(aside)
         claim.view, claim.direct = aside, False
-
-    def _scatter(self, claim: _Claim) -> None:
-        whole = self._place_of(claim.part, claim.extent)
-        if whole is not None:
-            whole[:] = claim.view
-            return
-        per_head, unit = row_bytes(claim.part), claim.part.unit_bytes
-        first, last = (head * per_head for head in claim.extent.heads)
-        width = last - first
-        buffer = memoryview(self._buffer(claim.part))
-        at = (claim.extent.start - self.coverage.first_row(claim.part)) * unit + first
-        for row in range(claim.extent.tokens):
-            buffer[at : at + width] = claim.view[row * width : (row + 1) * width]
-            at += unit
 
 
 def _overlap(a: Extent, b: Extent) -> bool:

@@ -65,7 +65,9 @@ class TcpTransport(StreamTransport):
         tls = self._server_tls
         server = await loop.create_server(self.accept, host, port, ssl=tls, backlog=_BACKLOG)
         self._servers.append(server)
-        return Peer(host, int(server.sockets[0].getsockname()[1]))
+        address = server.sockets[0].getsockname()
+        # A name with several addresses has several sockets, with ports of their own: name the first.
+        return Peer(host if len(server.sockets) == 1 else address[0], address[1])
 
     async def dial(self, peer: Peer, connection: Connection) -> None:
         """See `StreamTransport.dial`."""

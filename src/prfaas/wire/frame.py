@@ -27,9 +27,10 @@ _MAGIC = b"KV"
 _FIRST_STAGING_BYTES = 16 * KIB
 _STAGING_BYTES = 256 * KIB
 """Once DATA comes."""
+_DIRECT_BYTES = 128 * KIB
 _PEEK_BYTES = 8 * KIB
-"""Read ahead so little after a large payload: the next one should go to its destination, not through the staging
-buffer."""
+"""Read ahead so little after a payload of _DIRECT_BYTES: the next one should go to its destination, not through the
+staging buffer."""
 
 _encoder = msgspec.msgpack.Encoder()
 _messages = msgspec.msgpack.Decoder(Message)
@@ -190,7 +191,7 @@ class Decoder:
         except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._head = None
         self._target = self.place(self._head, size) if self._head is not None else None
-        self._window = _PEEK_BYTES if size >= _STAGING_BYTES else _STAGING_BYTES
+        self._window = _PEEK_BYTES if size >= _DIRECT_BYTES else _STAGING_BYTES
         here = min(size, self._end - self._start)
         source = self._view[self._start : self._start + here]
         if self._target is not None:

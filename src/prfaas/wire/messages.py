@@ -20,6 +20,9 @@ VERSION = 1
 MAX_CONNECTIONS = 64
 """Connections of one transfer to one sender."""
 
+MAX_HAVE = 4096
+"""Extents in a HELLO. What is left out merely comes again."""
+
 KIB, MIB = 1 << 10, 1 << 20
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -142,7 +145,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="t", tag="hello"):
     length: Count
     held: Count
     direction: Name = "to-dialler"
-    have: list[ExtentBody] = []
+    have: Annotated[list[ExtentBody], Meta(max_length=MAX_HAVE)] = []
     landed: bool = False
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
-from prfaas.core.transfer.extent import Coverage, Extent, extent_bytes, needed
+from prfaas.core.transfer.extent import Arrived, Coverage, Extent, extent_bytes, needed
 from prfaas.testing.kv import hybrid_layout
 
 LAYOUT = hybrid_layout(heads=3, width=2)
@@ -44,14 +44,14 @@ def test_every_cell_is_accounted_for_once(data: st.DataObject, length: int, held
     weight = {key: part.unit_bytes // part.shape[0] for key, part in PARTS.items()}
     for extent in data.draw(pieces(length, held)):
         assert coverage.fits(extent) is PARTS[extent.layer, extent.part]
-        assert coverage.holds(extent) == (cells(extent) <= seen)
-        assert coverage.touches(extent) == bool(cells(extent) & seen)
+        some = Arrived.SOME if cells(extent) & seen else Arrived.NONE
+        assert coverage.arrived(extent) is (Arrived.ALL if cells(extent) <= seen else some)
         assert coverage.add(extent) == bool(cells(extent) - seen)
         seen |= cells(extent)
         assert coverage.missing_bytes == whole - sum(weight[layer, name] for layer, name, _, _ in seen)
     again = Coverage(LAYOUT, length, held)
     for extent in coverage.have():
-        assert coverage.holds(extent)
+        assert coverage.arrived(extent) is Arrived.ALL
         again.add(extent)
     assert again.missing_bytes == coverage.missing_bytes
     assert again.have() == coverage.have()

@@ -62,7 +62,28 @@ def test_no_window_carries_more_than_its_rates_plus_one_take(steps: list[tuple[s
         for end, size in takes[i:]:
             sent += size
             line = sum(max(0, min(end, stop) - max(begin, start)) * rate for start, stop, rate in budget)
-            assert sent * 8 * SECOND <= line + top * 8 * SECOND
+            burst = 4 * MS * max(rate for _, _, rate in budget)
+            assert sent * 8 * SECOND <= line + burst + top * 8 * SECOND
+
+
+def test_a_timer_that_fires_late_costs_no_line_time() -> None:
+    """Asked a millisecond late each time, the line is still full; after a pause at most the burst is made up for."""
+    bucket = Bucket(burst_ns=4 * MS)
+    bucket.set_rate(0, 8_000_000_000, 100 * SECOND, fence=1)  # 1 GB/s
+    now = sent = 0
+    while now < SECOND:
+        wait = bucket.take(now, 1_000_000)
+        assert wait is not None
+        if wait == 0:
+            sent += 1_000_000
+        else:
+            now += wait + MS
+    assert 0.99e9 < sent < 1.01e9
+    now += SECOND
+    at_once = 0
+    while bucket.take(now, 1_000_000) == 0:
+        at_once += 1
+    assert at_once == 5
 
 
 def test_without_a_lease_nothing_leaves() -> None:

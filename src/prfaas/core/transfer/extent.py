@@ -5,8 +5,9 @@ Never block numbers: engines map extents to their own blocks, so block sizes and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from enum import Enum
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
 
@@ -56,6 +57,14 @@ def needed(layout: KVLayout, length: int, held: int = 0) -> tuple[Extent, ...]:
 def row_bytes(part: Part) -> int:
     """Bytes of one head's share of one unit (a token's row, or the whole state)."""
     return part.unit_bytes // part.shape[0]
+
+
+class Arrived(Enum):
+    """How much of an extent is here."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
 
 
 @dataclass(slots=True)
@@ -117,25 +126,22 @@ class Coverage:
                 continue
             units += (b - a) * (1 if part.kind is PartKind.STATE else new)
             runs += [(lo, a, spans)] if lo < a else []
-            runs.append((a, b, _merged((*spans, (extent.start, extent.stop)))))
+            runs.append((a, b, _with(spans, extent.start, extent.stop)))
             runs += [(b, hi, spans)] if b < hi else []
         if units:
             self._have[key] = _joined(runs)
             self.missing_bytes -= units * row_bytes(part)
         return units > 0
 
-    def holds(self, extent: Extent) -> bool:
-        """Whether all of `extent` has arrived already. It must fit."""
-        return all(n == extent.tokens for n in self._overlaps(extent))
-
-    def touches(self, extent: Extent) -> bool:
-        """Whether any of `extent` has arrived already. It must fit."""
-        return any(self._overlaps(extent))
-
-    def _overlaps(self, extent: Extent) -> list[int]:
+    def arrived(self, extent: Extent) -> Arrived:
+        """How much of `extent` is here already. It must fit."""
         h0, h1 = extent.heads
-        runs = self._have[extent.layer, extent.part]
-        return [_inside(spans, extent) for lo, hi, spans in runs if max(lo, h0) < min(hi, h1)]
+        seen = set()
+        for lo, hi, spans in self._have[extent.layer, extent.part]:
+            if lo < h1 and h0 < hi:
+                here = _inside(spans, extent)
+                seen.add(Arrived.ALL if here == extent.tokens else Arrived.SOME if here else Arrived.NONE)
+        return seen.pop() if len(seen) == 1 else Arrived.SOME
 
     def have(self) -> tuple[Extent, ...]:
         """The receiver's map of what it has, for a resume: neighbouring heads with equal spans are one extent."""
@@ -152,7 +158,28 @@ _Run = tuple[int, int, tuple[Span, ...]]
 
 
 def _inside(spans: tuple[Span, ...], extent: Extent) -> int:
-    return sum(max(0, min(extent.stop, b) - max(extent.start, a)) for a, b in spans)
+    """Tokens of `extent` within `spans`, which are sorted and apart."""
+    if not spans:
+        return 0
+    found = 0
+    for at in range(max(0, bisect_left(spans, (extent.start,)) - 1), len(spans)):
+        start, stop = spans[at]
+        if start >= extent.stop:
+            break
+        found += max(0, min(stop, extent.stop) - max(start, extent.start))
+    return found
+
+
+def _with(spans: tuple[Span, ...], start: int, stop: int) -> tuple[Span, ...]:
+    """`spans` and [start, stop), joined where they meet."""
+    first = bisect_left(spans, (start,))
+    if first > 0 and spans[first - 1][1] >= start:
+        first -= 1
+    last = first
+    while last < len(spans) and spans[last][0] <= stop:
+        start, stop = min(start, spans[last][0]), max(stop, spans[last][1])
+        last += 1
+    return (*spans[:first], (start, stop), *spans[last:])
 
 
 def _joined(runs: list[_Run]) -> list[_Run]:
@@ -163,13 +190,3 @@ def _joined(runs: list[_Run]) -> list[_Run]:
         else:
             joined.append((lo, hi, spans))
     return joined
-
-
-def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    merged: list[Span] = []
-    for start, stop in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
-        else:
-            merged.append((start, stop))
-    return tuple(merged)

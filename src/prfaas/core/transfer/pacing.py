@@ -13,21 +13,22 @@ SECOND = 1_000_000_000
 
 
 class Bucket:
-    """One node's pace on one link. What leaves in any window of w ns is at most rate * w plus the largest single take.
+    """One node's pace on one link. What leaves in any window of w ns is at most rate * (w + burst) plus one take.
 
     Nothing leaves without a lease, nor what could not be through before the lease ends (unless no lease of this kind
-    would be long enough: then it leaves, and is owed beyond the end).
+    would be long enough: then it leaves, and is owed beyond the end). The burst makes up for timers that fire late.
     """
 
-    __slots__ = ("_at_ns", "_fence", "_lease_ns", "_owed", "_rate_bps", "_until_ns")
+    __slots__ = ("_at_ns", "_burst_ns", "_fence", "_lease_ns", "_owed", "_rate_bps", "_until_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, burst_ns: int = 4_000_000) -> None:
+        self._burst_ns = burst_ns
         self._rate_bps = 0
         self._until_ns = 0
         self._lease_ns = 0
         self._fence = -1
+        # In bits * SECOND, so that rate_bps * ns drains it without rounding. Below zero: line time left unused.
         self._owed = 0
-        """Bit-nanoseconds per second still to pass before the next take: bits * SECOND, drained by rate_bps each ns."""
         self._at_ns = 0
 
     def set_rate(self, now_ns: int, rate_bps: int, lease_ns: int, fence: int) -> bool:
@@ -53,16 +54,16 @@ class Bucket:
             wait_ns = -(-self._owed // rate)
             return wait_ns if now_ns + wait_ns < self._until_ns else None
         cost = size_bytes * 8 * SECOND
-        through_ns = -(-cost // rate)
-        if now_ns + through_ns > self._until_ns and through_ns <= self._lease_ns:
+        through_ns = -(-(self._owed + cost) // rate)
+        if now_ns + through_ns > self._until_ns and -(-cost // rate) <= self._lease_ns:
             return None
-        self._owed = cost
+        self._owed += cost
         return 0
 
     def _drain(self, now_ns: int) -> None:
         passed = min(now_ns, self._until_ns) - self._at_ns
         if passed > 0:
-            self._owed = max(0, self._owed - passed * self._rate_bps)
+            self._owed = max(-self._burst_ns * self._rate_bps, self._owed - passed * self._rate_bps)
         self._at_ns = max(self._at_ns, now_ns)
 
 

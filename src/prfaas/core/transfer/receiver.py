@@ -145,7 +145,7 @@ class Receiver(Machine[ev.ReceiverEvent, do.ReceiverEffect]):
         return effects + (self._land() if self.coverage.complete else [])
 
     @table.on(MOVING, ev.LaneLost, [*MOVING, S.FAILED], "dial again with what is here, a bounded number of times")
-    @table.on([S.LANDED], ev.LaneLost, [S.LANDED], "dialled again only to tell a peer that has not been told")
+    @table.on([S.LANDED], ev.LaneLost, [S.LANDED], "the peer may not know that all landed: tell it again")
     def _lost(self, now_ns: int, event: ev.LaneLost) -> list[do.ReceiverEffect]:
         lane, peer = self.lanes[event.lane], self._peer(event.lane)
         if lane.link not in (_Link.OPEN, _Link.DIALLING):
@@ -154,9 +154,12 @@ class Receiver(Machine[ev.ReceiverEvent, do.ReceiverEffect]):
         lane.failures += 1
         spent = lane.failures >= self.patience.tries
         if self.state is S.LANDED:
-            if peer.told or spent:
+            # LANDED may have been lost with the lane: say it again, on another one or this one.
+            peer.told = False
+            others = [i for i in self._lanes_of(event.lane // self.connections) if self.lanes[i].link is _Link.OPEN]
+            if others or spent:
                 lane.link = _Link.GONE
-                return []
+                return self._land()
         elif spent:
             return self._fail("unreachable", f"{lane.failures} tries; last: {event.detail}", PeerFailure)
         else:
@@ -217,8 +220,7 @@ class Receiver(Machine[ev.ReceiverEvent, do.ReceiverEffect]):
     def _life_due(self, now_ns: int, event: ev.LifeDue) -> list[do.ReceiverEffect]:
         effects: list[do.ReceiverEffect] = [self._life(now_ns)]
         for index, peer in enumerate(self.peers):
-            mine = range(index * self.connections, (index + 1) * self.connections)
-            used = [i for i in mine if self.lanes[i].link in (_Link.OPEN, _Link.DIALLING)]
+            used = [i for i in self._lanes_of(index) if self.lanes[i].link in (_Link.OPEN, _Link.DIALLING)]
             if used and now_ns - peer.heard_ns >= self.lease_ns:
                 peer.heard_ns = now_ns
                 for i in used:
@@ -271,6 +273,9 @@ class Receiver(Machine[ev.ReceiverEvent, do.ReceiverEffect]):
 
     def _peer(self, lane: int) -> _Peer:
         return self.peers[lane // self.connections]
+
+    def _lanes_of(self, peer: int) -> range:
+        return range(peer * self.connections, (peer + 1) * self.connections)
 
     def _life(self, now_ns: int) -> do.ReceiverEffect:
         return do.ArmTimer(now_ns + max(1, self.lease_ns // 3), ev.LifeDue())

@@ -21,7 +21,7 @@ from prfaas.core.table import Table
 from prfaas.core.transfer import effects as do
 from prfaas.core.transfer import events as ev
 from prfaas.core.transfer.chunk import Chunk, clip
-from prfaas.core.transfer.extent import Coverage
+from prfaas.core.transfer.extent import Arrived, Coverage
 from prfaas.core.transfer.machine import Machine
 
 
@@ -287,7 +287,7 @@ class Sender(Machine[ev.SenderEvent, do.SenderEffect]):
         for extent in event.have:
             if have.fits(extent):
                 have.add(extent)
-        return [chunk for chunk in doubt if not have.holds(chunk.extent)]
+        return [chunk for chunk in doubt if have.arrived(chunk.extent) is not Arrived.ALL]
 
     def _lose(self, lane: int) -> None:
         lost = self.lanes.pop(lane, None)

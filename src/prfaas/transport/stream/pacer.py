@@ -56,9 +56,9 @@ class Pacer:
     def chunk_bytes(self, link: LinkName) -> int:
         """How large a chunk should be on `link` now."""
         paced = self._links.get(link)
-        if paced is None:
+        rate_bps = paced.bucket.rate_bps(self._alarm.clock()) if paced is not None else 0
+        if rate_bps == 0:
             return CHUNK_BYTES
-        rate_bps = paced.bucket.rate_bps(self._alarm.clock())
         return min(CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, rate_bps * _CHUNK_NS // 8_000_000_000))
 
     def allow(self, link: LinkName, size_bytes: int, waiter: Waiter) -> bool:

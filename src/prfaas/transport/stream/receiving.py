@@ -237,7 +237,7 @@ class StreamReceiving:
 
     def _dial(self, number: int, have: tuple[Extent, ...], landed: bool) -> None:
         bodies, size = [], 0
-        for extent in have:
+        for extent in have[: m.MAX_HAVE]:
             size += len(extent.part) + 48
             if size > _HAVE_BYTES:
                 break

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from prfaas.core.cache.layout import KVLayout
-from prfaas.core.errors import InvariantError
+from prfaas.core.cache.layout import KVLayout, PartKind
+from prfaas.core.errors import InvariantError, LocalError
 from prfaas.core.ids import Epoch, LinkName, NodeName, TransferId
+from prfaas.core.transfer.extent import row_bytes
 from prfaas.transport.base import Outcome, Peer
 from prfaas.transport.stats import Counters, TransferStats
 from prfaas.transport.stream.alarm import Alarm
@@ -24,6 +25,7 @@ from prfaas.transport.stream.pacer import Pacer
 from prfaas.transport.stream.pool import Pool
 from prfaas.transport.stream.receiving import StreamReceiving
 from prfaas.transport.stream.sending import StreamSending
+from prfaas.wire.messages import MAX_CONNECTIONS, MAX_PAYLOAD_BYTES
 
 
 class StreamTransport:
@@ -100,6 +102,10 @@ class StreamTransport:
         """See `Transport.offer`."""
         if transfer in self._sendings:
             raise InvariantError(f"{transfer} is offered already")
+        for part in layout.parts:
+            least = row_bytes(part) if part.kind is PartKind.STATE else part.unit_bytes
+            if least > MAX_PAYLOAD_BYTES:
+                raise LocalError(f"layer {part.layer} {part.name}: {least} bytes cannot be cut to fit a frame")
         sending = StreamSending(self, transfer, layout, length, link, lease_ns)
         self._sendings[transfer] = self._offers[transfer] = sending
         self._holding.add(sending)
@@ -120,6 +126,8 @@ class StreamTransport:
         deadline_ns: int,
     ) -> StreamReceiving:
         """See `Transport.receive`."""
+        if not remote or not 1 <= connections <= MAX_CONNECTIONS:
+            raise LocalError(f"{transfer}: {len(remote)} peers and {connections} connections")
         receiving = StreamReceiving(
             self, transfer, layout, length, remote, ticket, held, connections, link, deadline_ns
         )
