@@ -16,7 +16,7 @@ import msgspec
 
 from prfaas.core.errors import PeerFailure
 from prfaas.core.ids import NodeName
-from prfaas.runtime.client import call, post_lines, refusal
+from prfaas.runtime.client import call, post_lines, refusal, sendable
 from prfaas.wire.control import CreditReply, CreditRequest, NodeInfo, PaceLease
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class NodeClient:
         """
         url = self.node.url + path
         try:
-            async with self._session.post(url, data=body, headers=JSON, allow_redirects=False) as response:
+            async with self._session.post(url, data=sendable(body), headers=JSON, allow_redirects=False) as response:
                 if response.status != 200:
                     raise await refusal(response)
                 yield response

@@ -68,7 +68,7 @@ class Gateway:
     @property
     def ready(self) -> bool:
         """Whether some decode node can answer."""
-        return any(decoder.ready for decoder in self._router.view.decoders.values())
+        return self.decoders_ready > 0
 
     @property
     def max_model_len(self) -> int:
@@ -79,6 +79,20 @@ class Gateway:
     def in_flight(self) -> int:
         """Requests that are being served."""
         return len(self._legs.exchanges)
+
+    def validate(self) -> None:
+        """Raises InvariantError when the router contradicts itself."""
+        self._router.validate()
+
+    def sees(self, cluster: ClusterName) -> int:
+        """Prefill nodes that are ready in `cluster`, as last heard."""
+        seen = self._router.view.seen.get(cluster)
+        return seen.ready if seen is not None else 0
+
+    @property
+    def decoders_ready(self) -> int:
+        """Decode nodes that are ready, as last heard."""
+        return sum(decoder.ready for decoder in self._router.view.decoders.values())
 
     async def run(self) -> None:
         """Keeps the view fresh, until cancelled; then ends every leg."""

@@ -7,6 +7,7 @@ ProtocolError: callers handle one tree. A peer that answered with an error is `R
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ IDLE_S = 15.0
 MAX_ERROR_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
+LARGE_BYTES = 256 << 10
 
 
 class Refused(PeerFailure):
@@ -129,8 +131,14 @@ def line_bytes(value: msgspec.Struct) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-def _encoded(body: msgspec.Struct | None) -> bytes | None:
-    return None if body is None else msgspec.json.encode(body)
+def sendable(body: bytes) -> bytes | io.BytesIO:
+    """`body` for aiohttp, which writes a large one piece by piece only if it is a file: else the loop would stand
+    still."""
+    return body if len(body) < LARGE_BYTES else io.BytesIO(body)
+
+
+def _encoded(body: msgspec.Struct | None) -> bytes | io.BytesIO | None:
+    return None if body is None else sendable(msgspec.json.encode(body))
 
 
 def _headers(body: msgspec.Struct | None) -> dict[str, str] | None:
