@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -39,6 +41,16 @@ def test_the_pure_contract_knows_every_dependency() -> None:
     for wanted in (*project["dependencies"], *project["optional-dependencies"]["transformers"]):
         name = re.split(r"[<>=]", wanted)[0].replace("-", "_")
         assert modules.get(name, name) in PURE["forbidden_modules"]
+
+
+def test_the_lock_fits_the_ranges() -> None:
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    versions = {canonicalize_name(name): version for name, version in pinned.items()}
+    project = PROJECT["project"]
+    ranges = [*project["dependencies"], *project["optional-dependencies"]["transformers"]]
+    for wanted in map(Requirement, [*ranges, *PROJECT["dependency-groups"]["dev"]]):
+        assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), wanted
+    assert not any("+" in version for version in versions.values())
 
 
 def lint(directory: Path) -> tuple[int, str]:
