@@ -20,8 +20,8 @@ OVERHEAD_BYTES = 128
 """What one chunk costs beside its payload: header, head, and its share of packet headers."""
 
 CHUNK_BYTES = MIB
-_LEAST_CHUNK_BYTES = 32 * KIB
-_CHUNK_NS = 20_000_000
+_LEAST_CHUNK_BYTES = 16 * KIB
+_CHUNK_NS = 4_000_000
 """On a slow link a chunk is what passes in this time, so that transfers alternate and a lease is used to its end."""
 
 

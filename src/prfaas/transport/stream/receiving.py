@@ -86,7 +86,7 @@ class StreamReceiving:
         self._timers: dict[ev.Timer, Entry[Call]] = {}
         self._heard_ns = [0] * len(remote)
         self._meter: Meter | None = None
-        self._moved, self._more = 0, False
+        self._moved = 0
         self._kv: LandedKV | None = None
         self._outcome: Outcome | None = None
         self._error: RemoteError | None = None
@@ -127,7 +127,7 @@ class StreamReceiving:
         lane.heard = True
         now_ns = self._hub.alarm.clock()
         if self._meter is not None and not self._landed.is_set():
-            self._meter.read(now_ns, size, under_way or self._more)
+            self._meter.read(now_ns, size, under_way)
         peer = lane.number // self.machine.connections
         if now_ns - self._heard_ns[peer] > self.machine.lease_ns // 16:
             self._heard_ns[peer] = now_ns
@@ -301,7 +301,8 @@ class StreamReceiving:
 
     def _data(self, lane: _Lane, data: Data) -> None:
         self._moved += data.size
-        self._more = data.head is not None and data.head.more
+        if self._meter is not None and data.head is not None:
+            self._meter.chunk(data.head.more)
         self._hub.stats.received(self.link, data.size)
         if not data.intact:
             self._landing.drop(lane.number)
