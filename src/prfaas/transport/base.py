@@ -38,11 +38,15 @@ class LandedKV:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a transfer ended on this side. `cause` is "applied" when all went well, else one lower-case word."""
+    """How a transfer ended on this side. `cause` is "applied" when all went well, else one lower-case word.
+
+    On the sending side all went well as soon as the receiver owns the bytes (LANDED).
+    """
 
     cause: str
     detail: str = ""
     bytes_moved: int = 0
+    """KV bytes that crossed, those that came twice included."""
     moving_ns: int = 0
     """Time in which those bytes moved: first byte to last, not waiting for a receiver or the engine."""
 

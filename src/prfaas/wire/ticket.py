@@ -100,7 +100,12 @@ def verify(
 _MEANS = {"sub": "transfer", "aud": "node", "epoch": "epoch", "rcv": "receiver"}
 
 
-def _key(secret: bytes) -> bytes:
+def check_secret(secret: bytes) -> None:
+    """Raises ConfigError when `secret` is too short to sign with."""
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError(f"the shared secret has {len(secret)} bytes; at least {MIN_SECRET_BYTES} are needed")
+
+
+def _key(secret: bytes) -> bytes:
+    check_secret(secret)
     return hmac.new(secret, _PURPOSE, sha256).digest()

@@ -16,15 +16,14 @@ class Bucket:
     """One node's pace on one link. What leaves in any window of w ns is at most rate * (w + burst) plus one take.
 
     Nothing leaves without a lease, nor what could not be through before the lease ends (unless no lease of this kind
-    would be long enough: then it leaves, and is owed beyond the end). The burst makes up for timers that fire late; line
-    time that nobody waited for is gone.
+    would be long enough: then it leaves, and is owed beyond the end). The burst makes up for what was
+    late (timers, a receiver that was busy); after a real pause, of more than four bursts, it does not.
     """
 
-    __slots__ = ("_at_ns", "_burst_ns", "_fence", "_lease_ns", "_owed", "_rate_bps", "_until_ns", "_waited")
+    __slots__ = ("_at_ns", "_burst_ns", "_fence", "_lease_ns", "_owed", "_rate_bps", "_until_ns")
 
     def __init__(self, burst_ns: int = 5_000_000) -> None:
         self._burst_ns = burst_ns
-        self._waited = False
         self._rate_bps = 0
         self._until_ns = 0
         self._lease_ns = 0
@@ -53,7 +52,6 @@ class Bucket:
         if rate == 0:
             return None
         if self._owed > 0:
-            self._waited = True
             wait_ns = -(-self._owed // rate)
             return wait_ns if now_ns + wait_ns < self._until_ns else None
         cost = size_bytes * 8 * SECOND
@@ -61,14 +59,14 @@ class Bucket:
         if now_ns + through_ns > self._until_ns and -(-cost // rate) <= self._lease_ns:
             return None
         self._owed += cost
-        self._waited = False
         return 0
 
     def _drain(self, now_ns: int) -> None:
         passed = min(now_ns, self._until_ns) - self._at_ns
         if passed > 0:
-            credit = self._burst_ns * self._rate_bps if self._waited else 0
-            self._owed = max(-credit, self._owed - passed * self._rate_bps)
+            unused = passed * self._rate_bps - self._owed
+            burst = self._burst_ns * self._rate_bps
+            self._owed = -min(unused, burst) if unused <= 4 * burst else 0
         self._at_ns = max(self._at_ns, now_ns)
 
 

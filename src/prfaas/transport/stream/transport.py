@@ -26,6 +26,7 @@ from prfaas.transport.stream.pool import Pool
 from prfaas.transport.stream.receiving import StreamReceiving
 from prfaas.transport.stream.sending import StreamSending
 from prfaas.wire.messages import MAX_CONNECTIONS, MAX_PAYLOAD_BYTES
+from prfaas.wire.ticket import check_secret
 
 
 class StreamTransport:
@@ -33,7 +34,7 @@ class StreamTransport:
 
     `node` and `epoch` are this node's, as tickets name them; `secret` verifies tickets (None: none are asked for, and
     only loopback may listen). Links in `paced_links` send nothing before their first lease; others are free until
-    they get one. `delays` are emulated one-way delays in ns, added to what is sent here.
+    they get one. `delays` are emulated one-way delays in ns, added to what is sent here. Raises ConfigError for a short secret.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class StreamTransport:
         stats: TransferStats | None = None,
         limits: TransportLimits | None = None,
     ) -> None:
+        if secret is not None:
+            check_secret(secret)
         self.node, self.epoch, self.secret = node, epoch, secret
         self.limits = limits or TransportLimits()
         self.stats: TransferStats = stats if stats is not None else Counters()
