@@ -34,7 +34,9 @@ class StreamTransport:
 
     `node` and `epoch` are this node's, as tickets name them; `secret` verifies tickets (None: none are asked for, and
     only loopback may listen). Links in `paced_links` send nothing before their first lease; others are free until
-    they get one. `delays` are emulated one-way delays in ns, added to what is sent here. Raises ConfigError for a short secret.
+    they get one. `delays` are emulated one-way delays in ns, added to what is sent here.
+
+    Raises ConfigError for a secret that is too short.
     """
 
     def __init__(
