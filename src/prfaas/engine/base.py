@@ -28,21 +28,47 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen. `temperature` 0 is greedy. `stop_ids` end the answer and are not part of it."""
+    """How tokens are chosen. `temperature` 0 is greedy. `stop_ids` end the answer and are not part of it.
+
+    `logprobs`: with each token its own log-probability and that many of the likeliest; None for none. `prompt_logprobs`
+    likewise for the prompt's tokens. `max_tokens` 0 is only asked for with `prompt_logprobs`: see `Engine.generate`.
+    """
 
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
     stop_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """How likely a token was: natural logarithms, of float32 scores before temperature and nucleus.
+
+    `own` is the token's; `top` are the likeliest (id, logarithm), best first.
+    """
+
+    own: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+NO_TOKEN = -1
+"""The id of a token that only brings the prompt's logprobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token. `finish` is set on the last one: "stop" (its id is a stop id, not text) or "length"."""
+    """One generated token. `finish` is set on the last one: "stop" (its id is a stop id, not text) or "length".
+
+    `logprobs` when asked for. `prompt` on the first token when asked for: one entry a prompt token, the first None.
+    """
 
     id: int
     finish: str | None = None
+    logprobs: Logprobs | None = None
+    prompt: tuple[Logprobs | None, ...] = ()
 
 
 class KVSink(Protocol):
@@ -87,7 +113,8 @@ class Engine(Protocol):
         self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
     ) -> AsyncGenerator[Token, None]:
         """Answer `tokens`. With `landed` (length N-1) only the last token is computed, else all of them, by the same
-        N-1 + 1 split, so that both ways give the same tokens in float32.
+        N-1 + 1 split, so that both ways give the same tokens in float32. With `max_tokens` 0 the prompt is scored and
+        one Token comes, `NO_TOKEN`, which has its logprobs. Prompt logprobs and `landed` exclude each other.
 
         Closing the generator stops the work. The engine copies what it needs of `landed` before the first token.
         """
