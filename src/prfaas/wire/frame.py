@@ -61,13 +61,14 @@ def encode(message: Message) -> bytes:
     return summed + xxh3_64_intdigest(summed + body).to_bytes(8, "big") + body
 
 
-def encode_data(head: DataHead, payload: memoryview) -> bytes:
-    """The header and head of a DATA frame; `payload` (C-contiguous bytes) must follow it on the wire."""
+def encode_data(head: DataHead, *payload: memoryview) -> bytes:
+    """The header and head of a DATA frame; `payload`, views of C-contiguous bytes, must follow it on the wire."""
     body = _encoder.encode(head)
-    summed = _SUMMED.pack(_MAGIC, Kind.DATA, 0, len(body), payload.nbytes)
+    summed = _SUMMED.pack(_MAGIC, Kind.DATA, 0, len(body), sum(len(view) for view in payload))
     checksum = xxh3_64(summed)
     checksum.update(body)
-    checksum.update(payload)
+    for view in payload:
+        checksum.update(view)
     return summed + checksum.intdigest().to_bytes(8, "big") + body
 
 

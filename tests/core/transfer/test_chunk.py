@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prfaas.core.cache.layout import Part, PartKind
-from prfaas.core.transfer.chunk import Chunk, clip, split
+from prfaas.core.transfer.chunk import Chunk, clip, recut, split
 from prfaas.core.transfer.extent import Extent, extent_bytes
 
 ROWS = Part(0, "k", PartKind.TOKENS, (4, 8), "float32")
@@ -35,6 +35,17 @@ def test_states_are_cut_by_heads(limit: int) -> None:
     assert all((c.extent.start, c.extent.stop) == (0, 77) for c in chunks)
     assert all(c.size <= limit or c.extent.heads[1] - c.extent.heads[0] == 1 for c in chunks)
     assert sum(c.size for c in chunks) == STATE.unit_bytes
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_cutting_twice_is_cutting_once_more(first: int, second: int) -> None:
+    for part, extent in ((ROWS, Extent(0, "k", 3, 60, (0, 4))), (STATE, Extent(1, "s", 0, 77, (0, 6)))):
+        at = 0
+        for chunk in split(part, extent, 9, first):
+            for piece in recut(chunk, part, second):
+                assert (piece.key, piece.offset, piece.size) == (9, at, extent_bytes(part, piece.extent))
+                at += piece.size
+        assert at == extent_bytes(part, extent)
 
 
 def test_clip() -> None:

@@ -247,8 +247,8 @@ class World:
             found.append((1, self.finish))
         for lane in list(self.sender.lanes):
             if self.sender.wants(lane):
-                budget = self.chance.choice([1, 5000])
-                found.append((4, lambda lane=lane, budget=budget: self.say("sender", ev.LaneFree(lane, budget))))
+                budget = self.chance.choice([1, 300, 5000])
+                found.append((4, lambda lane=lane, budget=budget: self.free(lane, budget)))
         retries = [t for t in self.timers["receiver"] if isinstance(t, ev.RetryDue)]
         for timer in retries:
             found.append((1, lambda t=timer: self.fire("receiver", t)))
@@ -256,6 +256,10 @@ class World:
             # As in life: a sign of life comes between two looks for it, unless the peer is silent.
             found.append((0.1, self.live))
         return found
+
+    def free(self, lane: int, budget: int) -> None:
+        self.sender.next_batch(budget)
+        self.say("sender", ev.LaneFree(lane, budget))
 
     def finish(self) -> None:
         self.finished = True

@@ -44,6 +44,12 @@ def split(part: Part, extent: Extent, key: int, limit_bytes: int) -> list[Chunk]
     return chunks
 
 
+def recut(chunk: Chunk, part: Part, limit_bytes: int) -> list[Chunk]:
+    """`chunk` in chunks of at most `limit_bytes`, as `split` would have cut it."""
+    pieces = split(part, chunk.extent, chunk.key, limit_bytes)
+    return [replace(piece, offset=chunk.offset + piece.offset) for piece in pieces]
+
+
 def clip(chunk: Chunk, part: Part, first_row: int) -> Chunk | None:
     """What of `chunk` lies at or after `first_row` (the receiver holds what is before); None when nothing does."""
     extent = chunk.extent

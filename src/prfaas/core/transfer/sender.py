@@ -20,7 +20,7 @@ from prfaas.core.errors import PeerFailure, ProtocolError, RemoteError
 from prfaas.core.table import Table
 from prfaas.core.transfer import effects as do
 from prfaas.core.transfer import events as ev
-from prfaas.core.transfer.chunk import Chunk, clip
+from prfaas.core.transfer.chunk import Chunk, clip, recut
 from prfaas.core.transfer.extent import Arrived, Coverage
 from prfaas.core.transfer.machine import Machine
 
@@ -71,7 +71,15 @@ class Sender(Machine[ev.SenderEvent, do.SenderEffect]):
         self._wanted = Coverage(layout, length)
 
     def next_batch(self, budget_bytes: int) -> tuple[int, int]:
-        """Bytes and chunks that LaneFree with this budget would send now; (0, 0) when nothing waits."""
+        """Bytes and chunks that LaneFree with this budget would send now; (0, 0) when nothing waits.
+
+        A first chunk that is larger is cut: the pace may have been another one when it was put.
+        """
+        if self.queue and self.queue[0].size > budget_bytes:
+            chunk = self.queue.popleft()
+            pieces = recut(chunk, self._parts[chunk.extent.layer, chunk.extent.part], budget_bytes)
+            self.queue.extendleft(reversed(pieces))
+            self.put_chunks += len(pieces) - 1
         size = count = 0
         for chunk in self.queue:
             if count and size + chunk.size > budget_bytes:

@@ -22,6 +22,7 @@ from prfaas.core.transfer.sender import Sender
 from prfaas.transport.base import Outcome
 from prfaas.transport.stream.alarm import Call
 from prfaas.transport.stream.connection import Buffer, Connection
+from prfaas.transport.stream.merge import Run, merged
 from prfaas.transport.stream.pacer import OVERHEAD_BYTES
 from prfaas.wire import messages as m
 from prfaas.wire.frame import Data, encode_data
@@ -59,7 +60,7 @@ class StreamSending:
         self._parts = {(part.layer, part.name): part for part in layout.parts}
         self._inbox: deque[tuple[Extent, memoryview]] = deque()
         self._scheduled = False
-        self._data: dict[int, memoryview] = {}
+        self._data: dict[int, Run] = {}
         self._keys = 0
         self._lanes: dict[int, _Lane] = {}
         self._lane_of: dict[Connection, int] = {}
@@ -186,14 +187,17 @@ class StreamSending:
     def _take_in(self) -> None:
         self._scheduled = False
         limit = self._hub.pacer.chunk_bytes(self.link)
-        chunks: list[Chunk] = []
+        pieces: list[tuple[Extent, memoryview]] = []
         while self._inbox:
-            extent, data = self._inbox.popleft()
-            # What a later extent supersedes is not worth sending.
-            if self._done.is_set() or not extent.final:
-                continue
+            pieces.append(self._inbox.popleft())
+        if self._done.is_set():
+            return
+        chunks: list[Chunk] = []
+        # What a later extent supersedes is not worth sending.
+        for run in merged((piece for piece in pieces if piece[0].final), limit):
+            extent = run.extent
             chunks += split(self._parts[extent.layer, extent.part], extent, self._keys, limit)
-            self._data[self._keys] = data
+            self._data[self._keys] = run
             self._keys += 1
         if chunks:
             self.handle(ev.Put(tuple(chunks)))
@@ -249,10 +253,10 @@ class StreamSending:
     def _send(self, connection: Connection, chunks: tuple[Chunk, ...], more: bool) -> None:
         frames: list[Buffer] = []
         for chunk in chunks:
-            payload = self._data[chunk.key][chunk.offset : chunk.offset + chunk.size]
+            payload = self._data[chunk.key].cut(chunk.offset, chunk.size)
             part = self._parts[chunk.extent.layer, chunk.extent.part]
             head = m.data_head(part, chunk.extent, more or chunk is not chunks[-1])
-            frames += (encode_data(head, payload), payload)
+            frames += (encode_data(head, *payload), *payload)
         size = sum(chunk.size for chunk in chunks)
         now_ns = self._hub.alarm.clock()
         self._first_ns, self._last_ns = self._first_ns or now_ns, now_ns
