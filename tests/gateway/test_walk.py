@@ -1,0 +1,84 @@
+"""The failure walk: each case ends in a right answer by another way, or in one clear error within the deadline; no
+wrong token, no hang, and everything that was held is free again. The cases are made from the state tables."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from prfaas.core.ids import Epoch, NodeName
+from prfaas.core.routing.request import Life
+from prfaas.runtime.metrics import Metrics
+from prfaas.testing.bytemodel import write_byte_model
+from prfaas.testing.grid import two_clusters
+from prfaas.testing.noderig import SECRET, Answer, Node, Rig
+from prfaas.testing.walk import Case, Fault, Hurt, cases, pace, when_entered
+from prfaas.transport.metrics import MetricStats
+from prfaas.transport.stream.limits import TransportLimits
+from prfaas.transport.tcp import TcpTransport
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+DEADLINE_MS, GRACE_S, TOKENS = 4000, 4.0, 6
+CLEAR = {502, 503, 504}
+ANOTHER_WAY = (Fault.PREFILL_NODE_GONE, Fault.SERVICE_GONE, Fault.CUT, Fault.SLOW)
+
+
+async def over_tcp(rig: Rig, name: str, role: str) -> Node:
+    epoch = Epoch(time.time_ns())
+    transport = TcpTransport(
+        NodeName(name), epoch, SECRET.encode(), stats=MetricStats(Metrics()), limits=TransportLimits()
+    )
+    return await rig.node(name, role, epoch=epoch, transport=transport)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+async def test_the_walk(tmp_path: Path, case: Case) -> None:
+    prompt: str | list[int] = [65] if case.state is Life.WHOLE else "x" * 120
+    stream = case.state is Life.ANSWERING
+    async with AsyncExitStack() as stack:
+        rig = Rig(write_byte_model(tmp_path / "model"), stack)
+        far = [await over_tcp(rig, "far-p", "prefill")]
+        home = [await over_tcp(rig, "home-p", "prefill")]
+        decoders = [await over_tcp(rig, "home-d", "decode"), await over_tcp(rig, "home-e", "decode")]
+        async with two_clusters(rig, far=far, home=home, decoders=decoders) as grid:
+            right = (await decoders[1].complete(prompt, max_tokens=TOKENS)).text
+            pace([*far, *home, *decoders], 0.004)  # so that there is a time between the first chunk and the last
+            hurt = Hurt(grid)
+            deadline_ms = 500 if case.fault is Fault.DEADLINE else DEADLINE_MS
+            asked = asyncio.create_task(
+                grid.complete(
+                    prompt, headers={"x-prfaas-deadline-ms": str(deadline_ms)}, max_tokens=TOKENS, stream=stream
+                )
+            )
+            with when_entered(case, lambda: hurt.do(case.fault, asked)) as fired:
+                await asyncio.wait({asked}, timeout=deadline_ms / 1000 + GRACE_S)
+                assert asked.done(), "a hang: past the deadline and its grace"
+            assert fired, "no machine came to this state"
+            if case.fault is Fault.CLIENT_LEAVES:
+                assert asked.cancelled() or asked.result().text == right, "it answered before it could leave"
+            else:
+                check(asked.result(), right, case)
+            await grid.settled()
+            for node in hurt.lost:
+                await node.server.close()
+
+
+def check(answer: Answer, right: str, case: Case) -> None:
+    """Right, or one clear error."""
+    if answer.status == 200 and answer.headers["Content-Type"].startswith("text/event-stream"):
+        whole = answer.events[-1].is_done
+        assert whole or answer.events[-1].name == "error", "neither an end mark nor an error"
+        if whole:
+            assert answer.text == right
+    elif answer.status == 200:
+        assert answer.text == right
+    else:
+        assert answer.status in CLEAR, answer.body
+        assert answer.json["error"]["message"]
+    if case.fault in ANOTHER_WAY and case.state is not Life.ANSWERING:
+        assert answer.status == 200, "there was another way"
