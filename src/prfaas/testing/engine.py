@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
 from prfaas.core.transfer.extent import Extent, needed
-from prfaas.engine.base import KVSink, Limits, Sampling, Token
+from prfaas.engine.base import NO_TOKEN, KVSink, Limits, Logprobs, Sampling, Token
 from prfaas.transport.base import LandedKV
 
 PARTS = (
@@ -98,18 +98,22 @@ class DerivedEngine:
             if landed is not None:
                 self._check(tokens[:-1], landed)
             made: list[int] = []
+            prompt = _prompt_logprobs(tokens, sampling.prompt_logprobs)
             while True:
                 await self.before_token(len(made))
                 await asyncio.sleep(0)
+                if sampling.max_tokens == 0:
+                    yield Token(NO_TOKEN, "length", prompt=prompt)
+                    return
                 token = self._next(tokens, made, sampling)
+                likely = _logprobs(_chain([*tokens, *made])[-1], token, sampling.logprobs)
                 made.append(token)
-                if token in sampling.stop_ids:
-                    yield Token(token, "stop")
+                stopped = token in sampling.stop_ids
+                finish = "stop" if stopped else "length" if len(made) == sampling.max_tokens else None
+                yield Token(token, finish, likely, prompt)
+                if finish is not None:
                     return
-                if len(made) == sampling.max_tokens:
-                    yield Token(token, "length")
-                    return
-                yield Token(token)
+                prompt = ()
         finally:
             self.running -= 1
 
@@ -128,6 +132,21 @@ class DerivedEngine:
             first = 0 if part.kind is PartKind.STATE else part.first_row(len(tokens))
             if landed.parts.get((part.layer, part.name)) != _rows(part, chain, first, len(tokens)):
                 raise WrongKV(f"layer {part.layer} {part.name}")
+
+
+def _logprobs(digest: bytes, token: int, top: int | None) -> Logprobs | None:
+    """Made up from what came before: 20 likely ids, the best one being what greedy choice takes."""
+    if top is None:
+        return None
+    first = blake2b(digest + bytes(4), digest_size=16).digest()[0]
+    likely = [(PRINTABLE[(first + 7 * rank) % len(PRINTABLE)], -(rank + 1) / 4) for rank in range(20)]
+    return Logprobs(dict(likely).get(token, -7.5), tuple(likely[:top]))
+
+
+def _prompt_logprobs(tokens: Sequence[int], top: int | None) -> tuple[Logprobs | None, ...]:
+    if top is None:
+        return ()
+    return (None, *map(_logprobs, _chain(tokens), tokens[1:], [top] * (len(tokens) - 1)))
 
 
 def _chain(tokens: Sequence[int]) -> list[bytes]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prfaas.core.errors import InvariantError, RequestError
-from prfaas.engine.base import KVSink, Sampling, Token
+from prfaas.engine.base import NO_TOKEN, KVSink, Logprobs, Sampling, Token
 from prfaas.engine.transformers import kvmap
+from prfaas.engine.transformers.likely import likelihoods
 from prfaas.engine.transformers.loaded import LoadedModel
 from prfaas.engine.transformers.sampling import Sampler
 from prfaas.transport.base import LandedKV
@@ -61,11 +62,24 @@ class Job(ABC):
 
 
 class _Chunks:
-    """The first `length` tokens, computed in chunks from 0; every way to compute them cuts them alike."""
+    """The first `length` tokens, computed in chunks from 0; every way to compute them cuts them alike.
 
-    def __init__(self, job: Job, model: LoadedModel, tokens: Sequence[int], length: int, sink: KVSink | None) -> None:
+    With `top`, `likely` grows by what the scores behind each of them say of the token that follows.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        model: LoadedModel,
+        tokens: Sequence[int],
+        length: int,
+        sink: KVSink | None,
+        top: int | None = None,
+    ) -> None:
         self._job, self._model, self._tokens, self._length, self._sink = job, model, tokens, length, sink
         self._start = self._stop = 0
+        self._top = top
+        self.likely: list[Logprobs] = []
         self.cache: Any = model.new_cache()
 
     @property
@@ -74,7 +88,12 @@ class _Chunks:
 
     def run(self, chunk_tokens: int) -> None:
         self._start, self._stop = self._stop, min(self._stop + chunk_tokens, self._length)
-        self._model.forward(self._tokens[self._start : self._stop], self.cache, self._after_layer)
+        tokens = self._tokens[self._start : self._stop]
+        if self._top is None:
+            self._model.forward(tokens, self.cache, self._after_layer)
+        else:
+            scores = self._model.forward_all(tokens, self.cache, self._after_layer)
+            self.likely += likelihoods(scores, self._tokens[self._start + 1 : self._stop + 1], self._top)
 
     def _after_layer(self, index: int) -> None:
         self._job.check()
@@ -121,6 +140,7 @@ class GenerateJob(Job):
         self._chunks: _Chunks | None = None
         self._cache: Any = None
         self._sampler: Sampler | None = None
+        self._prompt: tuple[Logprobs | None, ...] = ()
         self._last = 0
         self._left = 0
 
@@ -133,30 +153,39 @@ class GenerateJob(Job):
             if not self._chunks.done:
                 self._chunks.run(chunk_tokens)
                 return False
+            self._prompt = (None, *self._chunks.likely) if self._sampling.prompt_logprobs is not None else ()
             self._cache, self._chunks = self._chunks.cache, None
+            if self._left == 0:
+                self._emit(Token(NO_TOKEN, "length", prompt=self._prompt))
+                return True
             kvmap.settle(self._cache, model.layout)
         scores = model.forward([self._last], self._cache, lambda _: self.check())
         self._last = self._sampler.choose(scores)
         self._left -= 1
         stopped = self._last in self._sampling.stop_ids
         finish = "stop" if stopped else "length" if self._left == 0 else None
-        self._emit(Token(self._last, finish))
+        top = self._sampling.logprobs
+        likely = None if top is None else likelihoods(scores.unsqueeze(0), [self._last], top)[0]
+        self._emit(Token(self._last, finish, likely, self._prompt))
+        self._prompt = ()
         return finish is not None
 
     def release(self) -> None:
         """Let go of the cache."""
-        self._tokens, self._chunks, self._cache, self._landed = (), None, None, None
+        self._tokens, self._chunks, self._cache, self._landed, self._prompt = (), None, None, None, ()
 
     def _begin(self, model: LoadedModel, max_model_len: int) -> Sampler:
-        length = len(self._tokens) - 1
-        if length < 0 or self._sampling.max_tokens < 1:
+        length, wanted = len(self._tokens) - 1, self._sampling
+        if length < 0 or wanted.max_tokens < (0 if wanted.prompt_logprobs is not None else 1):
             raise RequestError("expected at least one prompt token and max_tokens of 1 or more")
-        self._checked_tokens(model, length + 1, max_model_len - 1)
-        sampler = Sampler(self._sampling)
+        if self._landed is not None and wanted.prompt_logprobs is not None:
+            raise InvariantError("prompt logprobs of KV that landed: its scores are not here")
+        self._checked_tokens(model, length + 1, max_model_len - min(1, wanted.max_tokens))
+        sampler = Sampler(wanted)
         self._last = self._tokens[-1]
-        self._left = min(self._sampling.max_tokens, max_model_len - length - 1)
+        self._left = min(wanted.max_tokens, max_model_len - length - 1)
         if self._landed is None:
-            self._chunks = _Chunks(self, model, self._tokens, length, None)
+            self._chunks = _Chunks(self, model, self._tokens, length, None, wanted.prompt_logprobs)
         else:
             if self._landed.length != length:
                 raise InvariantError(f"landed KV is of {self._landed.length} tokens, the prompt needs {length}")

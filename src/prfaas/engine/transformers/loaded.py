@@ -66,13 +66,20 @@ class LoadedModel:
         `after_layer(i)` is called when layer i is done, its cache written. What it raises ends the run, and the cache
         is of no use after that.
         """
+        return self._run(tokens, cache, after_layer, keep=1)[-1].to(device="cpu", dtype=torch.float32)
+
+    def forward_all(self, tokens: Sequence[int], cache: Any, after_layer: Callable[[int], None]) -> Any:
+        """As `forward`, but the scores behind each token, (tokens, vocabulary), as and where the model left them."""
+        return self._run(tokens, cache, after_layer, keep=0)
+
+    def _run(self, tokens: Sequence[int], cache: Any, after_layer: Callable[[int], None], *, keep: int) -> Any:
         ids = torch.tensor([list(tokens)], dtype=torch.long, device=self._device)
         self._after_layer = after_layer
         try:
-            out = self._model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
+            out = self._model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=keep)
         finally:
             self._after_layer = None
-        return out.logits[0, -1].to(device="cpu", dtype=torch.float32)
+        return out.logits[0]
 
     def _hook_layers(self) -> None:
         decoder = self._model.get_decoder()
