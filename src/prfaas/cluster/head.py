@@ -174,12 +174,13 @@ class ClusterHead:
         """One dispatched job: bind, have the node compute, say how it ended."""
         request, client = job.request, self._clients[node]
         left_s = max(0.001, (job.deadline_ns - loop_now_ns()) / 1e9)
-        link = LinkName(request.link)
+        link, ok = LinkName(request.link), False
         try:
             async with asyncio.timeout(left_s), self._shares.hold(link, client, transfer):
                 job.say(self._bound(request, node, epoch, left_s))
                 async with client.post("/v1/completions", self._node_body(request, left_s)) as response:
                     await read_bounded(response, MAX_ANSWER_BYTES)
+            ok = True
             job.say(PrefillUpdate("done", node=node, epoch=epoch))
         except RemoteError as failure:
             log.warning("prefill failed", transfer=transfer, node=node, code=failure.code, detail=failure.detail)
@@ -188,7 +189,7 @@ class ClusterHead:
         except TimeoutError:
             job.fail("deadline_exceeded", "the deadline passed while the node computed")
         finally:
-            self._driver.post(Finished(transfer))
+            self._driver.post(Finished(transfer, ok))
 
     @staticmethod
     def _node_body(request: PrefillRequest, left_s: float) -> bytes:

@@ -74,6 +74,34 @@ def test_losing_the_last_node_rejects_those_who_wait() -> None:
     assert queue.running == {"a": "p0"}, "the running leg tells its own end"
 
 
+def test_work_that_cannot_meet_its_deadline_is_refused_at_once() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0", max_tokens=100_000))
+    for i in range(4):  # a token takes 10 ns at best
+        queue.handle(0, submit(f"seen{i}", tokens=100, deadline_ns=10**6))
+        queue.handle(1000 + i, Finished(TransferId(f"seen{i}"), ok=True))
+    (refused,) = queue.handle(0, submit("hopeless", tokens=1000, deadline_ns=9_000))
+    assert isinstance(refused, Reject)
+    assert refused.code == "deadline_unmeetable"
+    assert "1000 tokens" in refused.detail
+    assert not [e for e in queue.handle(0, submit("close", tokens=1000, deadline_ns=11_000)) if isinstance(e, Reject)]
+    (refused,) = queue.handle(0, submit("behind", tokens=10, deadline_ns=50))
+    assert isinstance(refused, Reject), "what runs does not count, what it needs itself does"
+    queue.handle(0, submit("waits", tokens=1000, deadline_ns=10**6))
+    (refused,) = queue.handle(0, submit("late", tokens=10, deadline_ns=5_000))
+    assert isinstance(refused, Reject)
+    assert "1000 waiting before" in refused.detail
+
+
+def test_failures_say_nothing_about_speed() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0"))
+    for i in range(9):
+        queue.handle(0, submit(f"failed{i}"))
+        queue.handle(10**9, Finished(TransferId(f"failed{i}"), ok=False))
+    assert not [e for e in queue.handle(0, submit("fresh", deadline_ns=5)) if isinstance(e, Reject)]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(1, 3)), max_size=60))
 def test_no_job_is_lost_or_in_two_places(steps: list[tuple[int, int, int]]) -> None:

@@ -6,6 +6,7 @@ head: gateways of other clusters ask it, and may withdraw until a job is dispatc
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from prfaas.core.errors import InvariantError
@@ -42,9 +43,10 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Event: the node has let go of the job, well or not."""
+    """Event: the node has let go of the job, well (`ok`: computed and handed over) or not."""
 
     job: TransferId
+    ok: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,27 @@ class Reject:
 QueueEvent = NodeSeen | Submit | Withdraw | Finished | Expired
 QueueEffect = Position | Dispatch | Reject
 Effect = QueueEffect | Arm[QueueEvent] | Disarm
+SAMPLES, LEAST_SAMPLES = 32, 4
+
+
+class Speed:
+    """The best that the nodes have shown of late, ns a token: what a deadline is held against.
+
+    The best, not the mean: who is refused early must have had no chance, as far as we have seen.
+    """
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=SAMPLES)
+
+    def finished(self, tokens: int, took_ns: int) -> None:
+        """A job of `tokens` tokens was with its node for `took_ns`."""
+        self._seen.append(took_ns / max(1, tokens))
+
+    def least_ns(self, tokens: int) -> int:
+        """The least that `tokens` tokens take; 0 while too little was seen."""
+        return int(min(self._seen) * tokens) if len(self._seen) >= LEAST_SAMPLES else 0
 
 
 class PrefillQueue:
@@ -92,6 +115,8 @@ class PrefillQueue:
         self.capacity = capacity
         self.waiting: dict[TransferId, Submit] = {}
         self.running: dict[TransferId, NodeName] = {}
+        self._started: dict[TransferId, tuple[int, int]] = {}
+        self._speed = Speed()
         self.nodes: dict[NodeName, NodeSeen] = {}
 
     @property
@@ -109,7 +134,7 @@ class PrefillQueue:
         match event:
             case NodeSeen():
                 self.nodes[event.node] = event
-                return self._reject_unservable() + self._dispatch()
+                return self._reject_unservable() + self._dispatch(now_ns)
             case Submit():
                 return self._submit(now_ns, event)
             case Withdraw() | Expired():
@@ -121,7 +146,10 @@ class PrefillQueue:
                 return effects
             case Finished():
                 self.running.pop(event.job, None)
-                return self._dispatch()
+                at_ns, tokens = self._started.pop(event.job, (now_ns, 0))
+                if event.ok and tokens:
+                    self._speed.finished(tokens, now_ns - at_ns)
+                return self._dispatch(now_ns)
 
     def validate(self) -> None:
         """Raises InvariantError when a job is in two places, a node is overfull, or work waits beside a free slot."""
@@ -140,11 +168,13 @@ class PrefillQueue:
             return [Reject(event.job, "deadline_exceeded", "the deadline has passed")]
         if (refusal := self._unservable(event)) is not None:
             return [refusal]
+        if (late := self._unmeetable(now_ns, event)) is not None:
+            return [late]
         if len(self.waiting) >= self.capacity:
             return [Reject(event.job, "queue_full", f"{self.capacity} prefills are waiting already")]
         self.waiting[event.job] = event
         ahead = len(self.waiting) - 1
-        started = self._dispatch()
+        started = self._dispatch(now_ns)
         if event.job in self.running:
             return started
         return [Position(event.job, ahead), Arm(("job", event.job), event.deadline_ns, Expired(event.job))]
@@ -158,6 +188,18 @@ class PrefillQueue:
             )
         return None
 
+    def _unmeetable(self, now_ns: int, job: Submit) -> Reject | None:
+        """Work that cannot meet its deadline, even if all goes as well as it ever did: refused before it costs
+        anything."""
+        slots = sum(node.slots for node in self.nodes.values() if node.ready)
+        ahead = sum(waiting.tokens for waiting in self.waiting.values())
+        least_ns = self._speed.least_ns(ahead) // max(1, slots) + self._speed.least_ns(job.tokens)
+        left_ns = job.deadline_ns - now_ns
+        if least_ns <= left_ns:
+            return None
+        detail = f"{job.tokens} tokens, with {ahead} waiting before them, take {least_ns / 1e9:.1f} s at the least"
+        return Reject(job.job, "deadline_unmeetable", f"{detail}; the deadline is in {left_ns / 1e9:.1f} s")
+
     def _reject_unservable(self) -> list[Effect]:
         effects: list[Effect] = []
         for job in list(self.waiting.values()):
@@ -166,7 +208,7 @@ class PrefillQueue:
                 effects += [Disarm(("job", job.job)), refusal]
         return effects
 
-    def _dispatch(self) -> list[Effect]:
+    def _dispatch(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
         for job in list(self.waiting.values()):
             node = self._node_for(job)
@@ -174,6 +216,7 @@ class PrefillQueue:
                 continue
             del self.waiting[job.job]
             self.running[job.job] = node.node
+            self._started[job.job] = (now_ns, job.tokens)
             effects += [Disarm(("job", job.job)), Dispatch(job.job, node.node, node.epoch)]
         return effects
 

@@ -194,6 +194,8 @@ class RequestLife:
         if event.fatal:
             return [*effects, Refuse(self.request, event.status, event.code, event.detail), *self._end("refused")]
         place = self._placed()
+        if event.code == "deadline_unmeetable" and not place.remote:
+            return [*effects, Refuse(self.request, 503, event.code, event.detail), *self._end("refused")]
         if event.leg == "credit" and event.code == "landing_buffer_exceeded":
             self._tried.stays = "no_landing_room"
         elif place.cluster is not None and (event.leg == "prefill" or event.code.startswith("kv_")):
