@@ -98,3 +98,25 @@ async def test_a_client_that_leaves_at_any_point_leaves_nothing(grid: Grid) -> N
         setattr(engine, hook, before)
         await grid.settled()
     assert grid.outcomes() == {("remote", "gone"): 3}
+
+
+async def test_more_requests_than_the_limit_are_429_at_once(rig: Rig) -> None:
+    far, home = [await rig.node("far-p", "prefill")], [await rig.node("home-p", "prefill")]
+    decoder = await rig.node("home-d", "decode")
+    gate, before = asyncio.Event(), decoder.engine.before_token
+
+    async def wait(_step: int) -> None:
+        await gate.wait()
+
+    decoder.engine.before_token = wait
+    async with two_clusters(rig, far=far, home=home, decoders=[decoder], max_requests=2) as grid:
+        async with grid.asking("one", max_tokens=2) as one, grid.asking("two", max_tokens=2) as two:
+            await until(lambda: decoder.engine.running == 2, "both are at the decode node")
+            third = await grid.complete("three", max_tokens=2)
+            assert (third.status, third.code) == (429, "too_many_requests")
+            assert third.headers["Retry-After"] == "1"
+            decoder.engine.before_token = before
+            gate.set()
+            assert [(await one).status, (await two).status] == [200, 200]
+        assert (await grid.complete("four", max_tokens=2)).status == 200
+        await grid.settled()

@@ -110,4 +110,5 @@ def front_settings(topology: Topology, environment: Environment) -> FrontSetting
         deadline_ns=topology.limits.deadline_ns,
         api_keys=environment.api_keys,
         created_s=int(time.time()),
+        max_requests=topology.limits.max_requests,
     )

@@ -151,6 +151,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline_ns: Annotated[Timeout, Meta(description="A request's deadline when the client names none.")] = field(
         name="deadline", default_factory=lambda: Timeout(600 * 10**9)
     )
+    max_requests: Annotated[
+        int, Meta(ge=1, le=1 << 20, description="Requests that a gateway serves at once; more are answered 429.")
+    ] = 1024
     queue_length: Annotated[int, Meta(ge=1, le=1 << 20, description="Requests that may wait at a head.")] = 256
     attempts: Annotated[int, Meta(ge=1, le=16, description="Times a request is tried before its error is shown.")] = 3
     whole_prompt: Annotated[

@@ -48,13 +48,15 @@ Parse = Callable[[bytes], AnyRequest]
 
 @dataclass(frozen=True, slots=True)
 class FrontSettings:
-    """What the door checks. `created_s`: Unix time that the model list shows."""
+    """What the door checks. `created_s`: Unix time that the model list shows. `max_requests`: served at once; the
+    bound on all that a gateway holds, bodies included, and checked before a body is read."""
 
     model: str
     max_body_bytes: int
     deadline_ns: int
     api_keys: tuple[str, ...]
     created_s: int
+    max_requests: int = 1024
 
 
 class Front:
@@ -64,6 +66,7 @@ class Front:
         self._settings = settings
         self._gateway = gateway
         self._text = text
+        self._inside = 0
 
     def app(self) -> web.Application:
         """The routes. With API keys, all but health and metrics demand one."""
@@ -94,6 +97,16 @@ class Front:
         return web.Response(body=self._gateway.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _serve(self, http: web.Request, parse: Parse) -> web.StreamResponse:
+        if self._inside >= self._settings.max_requests:
+            message = f"{self._inside} requests are being served, which is the limit"
+            raise RequestError(message, status=429, kind="rate_limit_error", code="too_many_requests", retry_after_s=1)
+        self._inside += 1
+        try:
+            return await self._admitted(http, parse)
+        finally:
+            self._inside -= 1
+
+    async def _admitted(self, http: web.Request, parse: Parse) -> web.StreamResponse:
         began_ns = loop_now_ns()
         body = await read_body(http)
         request = await parsed(parse, body, self._text)

@@ -110,6 +110,7 @@ async def two_clusters(
     deadline_ns: int = 10 * 10**9,
     api_keys: tuple[str, ...] = (),
     max_body_bytes: int = 1 << 20,
+    max_requests: int = 1024,
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
     tasks = Tasks()
@@ -146,7 +147,7 @@ async def two_clusters(
         )
         known.append(gateway)
         text = Text.load(rig.directory)
-        front = Front(FrontSettings(MODEL, max_body_bytes, deadline_ns, api_keys, 0), gateway, text)
+        front = Front(FrontSettings(MODEL, max_body_bytes, deadline_ns, api_keys, 0, max_requests), gateway, text)
         listening = await serve(front.app(), "127.0.0.1", 0, grace_s=0.1)
         tasks.spawn(head.run(), "service head")
         tasks.spawn(gateway.run(), "gateway")
