@@ -5,6 +5,7 @@ It knows which machines there are and how to print a table; it does not know wha
 
 from __future__ import annotations
 
+from prfaas.core.membership.member import Member
 from prfaas.core.routing.request import RequestLife
 from prfaas.core.table import Row, Table
 from prfaas.core.transfer.receiver import Receiver
@@ -14,6 +15,7 @@ MACHINES: tuple[tuple[Table, str], ...] = (
     (RequestLife.TABLE, "one client request, as the router sees it (`core/routing/request.py`)"),
     (Receiver.table, "the decode side of one KV transfer (`core/transfer/receiver.py`)"),
     (Sender.table, "the prefill side of one KV transfer (`core/transfer/sender.py`)"),
+    (Member.TABLE, "one node of a cluster, as the cluster's head sees it (`core/membership/member.py`)"),
 )
 
 HEAD = """# States
