@@ -42,6 +42,7 @@ from prfaas.core.table import Table
 Effect = MemberEffect | Arm[MemberEvent] | Disarm
 NEVER = Epoch(0)
 UP = (State.UNSEEN, State.JOINED)
+_MISSED = "missed: gone, what runs there is lost; or it was this head that stood still"
 
 
 class Member:
@@ -113,7 +114,10 @@ class Member:
         self._enter(event)
         return [Watch(self.node, self.role, self.url), *self._leased(now_ns)]
 
-    @TABLE.on(UP, Join, UP, "the same: its lease runs anew; newer: replaces the old one, whose work is lost; older: no")
+    @TABLE.on([State.UNSEEN], Join, [State.UNSEEN], "the same: its lease runs anew; newer: replaces it; older: refused")
+    @TABLE.on(
+        [State.JOINED], Join, UP, "the same: its lease runs anew; newer: replaces it, its work is lost; older: no"
+    )
     @TABLE.on(
         [State.DRAINING], Join, [State.DRAINING, State.UNSEEN], "newer: replaces the one that leaves; others: refused"
     )
@@ -132,12 +136,14 @@ class Member:
         self.lease_ns = event.lease_ns
         return self._leased(now_ns)
 
-    @TABLE.on(UP, Renew, UP, "its lease runs anew; another incarnation is refused")
+    @TABLE.on([State.UNSEEN], Renew, [State.UNSEEN], "its lease runs anew; another incarnation is refused")
+    @TABLE.on([State.JOINED], Renew, [State.JOINED], "its lease runs anew; another incarnation is refused")
     @TABLE.on([State.DRAINING], Renew, [State.DRAINING], "as long as it takes; another incarnation is refused")
     def _renew(self, now_ns: int, event: Renew) -> list[Effect]:
         return self._leased(now_ns) if event.epoch == self.epoch else [self._other(event.epoch)]
 
-    @TABLE.on(UP, Leave, [*UP, State.DRAINING], "no new work; another incarnation is refused")
+    @TABLE.on([State.UNSEEN], Leave, [State.UNSEEN, State.DRAINING], "no new work; another incarnation is refused")
+    @TABLE.on([State.JOINED], Leave, [State.JOINED, State.DRAINING], "no new work; another incarnation is refused")
     @TABLE.on([State.DRAINING], Leave, [State.DRAINING], "asked again: its lease runs anew")
     def _leave(self, now_ns: int, event: Leave) -> list[Effect]:
         if event.epoch != self.epoch:
@@ -203,14 +209,17 @@ class Member:
             self.state = State.ABSENT if self.state in LISTED else State.UNSEEN
         return []
 
-    @TABLE.on(LISTED, LeaseEnded, [*LISTED], "silent for so long: what runs there is lost")
+    @TABLE.on([State.ABSENT], LeaseEnded, [State.ABSENT], "silent for so long: what runs there is lost")
+    @TABLE.on([State.PRESENT], LeaseEnded, LISTED, "silent for so long: lost; or it was this head that stood still")
     def _silent(self, now_ns: int, event: LeaseEnded) -> list[Effect]:
         if self._slept(now_ns, event):
             return [self._arm(now_ns)]
         self.state, self._cause = State.ABSENT, "silent"
         return self._lose("silent", None)
 
-    @TABLE.on(LEASED, LeaseEnded, [*LEASED, State.GONE], "missed: it is gone, and what runs there is lost")
+    @TABLE.on([State.UNSEEN], LeaseEnded, [State.UNSEEN, State.GONE], _MISSED)
+    @TABLE.on([State.JOINED], LeaseEnded, [State.JOINED, State.GONE], _MISSED)
+    @TABLE.on([State.DRAINING], LeaseEnded, [State.DRAINING, State.GONE], _MISSED)
     def _missed(self, now_ns: int, event: LeaseEnded) -> list[Effect]:
         if self._slept(now_ns, event):
             return [self._arm(now_ns)]
