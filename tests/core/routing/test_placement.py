@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from prfaas.core.ids import NodeName, RequestId
-from prfaas.core.routing.effects import Decided, Refuse
-from prfaas.core.routing.events import Arrived, LegFailed
+from prfaas.core.machine import Disarm
+from prfaas.core.routing.effects import (
+    AskCredit,
+    CancelDecode,
+    CancelPrefill,
+    Decided,
+    Ended,
+    Refuse,
+    ReleaseCredit,
+    StartPrefill,
+)
+from prfaas.core.routing.events import Arrived, CreditGranted, FirstToken, LegFailed, PrefillBound
 from prfaas.core.routing.router import Router
-from prfaas.core.routing.view import DecodeSeen, SourceSeen
+from prfaas.core.routing.view import DecodeLost, DecodeSeen, SourceSeen
 from prfaas.testing.scenario import FAR, HOME, router, world_up
 
 
@@ -98,3 +110,53 @@ def test_late_news_of_an_earlier_attempt_changes_nothing() -> None:
     machine.handle(2, LegFailed(RequestId("r"), 1, "credit", "unreachable", ""))
     assert machine.handle(3, LegFailed(RequestId("r"), 1, "credit", "unreachable", "again")) == []
     assert machine.handle(3, LegFailed(RequestId("other"), 1, "decode", "x", "")) == []
+
+
+def kinds(effects: Sequence[object]) -> list[type]:
+    return [type(effect) for effect in effects]
+
+
+def test_a_decode_node_that_is_gone_gives_its_requests_back_at_once() -> None:
+    machine = up()
+    request = RequestId("r")
+    for advance in range(4):
+        machine = up()
+        decide(machine, 5000)
+        for event in (CreditGranted(request, 1, "d0"), PrefillBound(request, 1, "p"), FirstToken(request, 1))[:advance]:
+            machine.handle(2, event)
+        effects = machine.handle(3, DecodeLost(NodeName("d0"), None, "its lease ended"))
+        closed = {
+            0: [ReleaseCredit, Decided, AskCredit],
+            1: [CancelPrefill, ReleaseCredit, Decided, AskCredit],
+            2: [CancelPrefill, CancelDecode, Decided, AskCredit],
+            3: [CancelPrefill, CancelDecode, Disarm, Ended],
+        }[advance]
+        assert kinds(effects) == closed
+        assert "d0" not in machine.view.decoders
+        assert machine.view.assigned == ({"d1": 1} if advance < 3 else {})
+        machine.validate()
+
+
+def test_a_decode_node_that_restarted_loses_only_calls_to_the_old_incarnation() -> None:
+    machine = up()
+    first, second, third = RequestId("a"), RequestId("b"), RequestId("c")
+    for at, request in ((10, first), (20, second), (20, third)):
+        machine.handle(at, Arrived(request, 5000, 10**12))
+    machine.handle(11, CreditGranted(first, 1, "d0"))
+    assert [life.place.node for life in machine.requests.values() if life.place] == ["d0", "d1", "d0"]
+    assert machine.handle(30, DecodeLost(NodeName("d0"), 19, "restarted")) == [], "no call is open, or it began later"
+    effects = machine.handle(30, DecodeLost(NodeName("d0"), 20, "restarted"))
+    assert {effect.request for effect in effects if isinstance(effect, Decided)} == {third}
+    assert "d0" in machine.view.decoders
+    assert [type(effect) for effect in machine.handle(31, PrefillBound(first, 1, "p"))], "the new one is called"
+
+
+def test_a_request_that_loses_its_only_node_is_answered_by_one_clear_error() -> None:
+    machine = up()
+    machine.handle(1, DecodeLost(NodeName("d1"), None, "left"))
+    decide(machine, 5000)
+    machine.handle(2, CreditGranted(RequestId("r"), 1, "d0"))
+    effects = machine.handle(3, DecodeLost(NodeName("d0"), None, "its lease ended"))
+    refused = next(effect for effect in effects if isinstance(effect, Refuse))
+    assert (refused.status, refused.code) == (503, "no_decode_node")
+    assert StartPrefill not in kinds(effects)

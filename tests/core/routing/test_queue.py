@@ -10,6 +10,7 @@ from prfaas.core.routing.queue import (
     Dispatch,
     Expired,
     Finished,
+    NodeGone,
     NodeSeen,
     Position,
     PrefillQueue,
@@ -102,8 +103,24 @@ def test_failures_say_nothing_about_speed() -> None:
     assert not [e for e in queue.handle(0, submit("fresh", deadline_ns=5)) if isinstance(e, Reject)]
 
 
+def test_a_node_that_is_gone_is_not_counted_and_its_jobs_end_by_themselves() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0", max_tokens=1000))
+    queue.handle(0, node("p1", slots=0, max_tokens=10))
+    queue.handle(0, submit("a", tokens=500))
+    queue.handle(0, submit("b", tokens=500))
+    assert queue.on(NodeName("p0")) == 1
+    effects = queue.handle(1, NodeGone(NodeName("p0")))
+    assert [e.code for e in effects if isinstance(e, Reject)] == ["too_long"], "only p1 is left, for short ones"
+    assert (queue.ready, queue.max_tokens, queue.running) == (1, 10, {"a": "p0"})
+    queue.handle(2, Finished(TransferId("a")))
+    queue.handle(3, NodeGone(NodeName("p0")))
+    assert queue.on(NodeName("p0")) == 0
+    queue.validate()
+
+
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(1, 3)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 7), st.integers(1, 3)), max_size=60))
 def test_no_job_is_lost_or_in_two_places(steps: list[tuple[int, int, int]]) -> None:
     queue, told = PrefillQueue(3), dict.fromkeys(range(8), "absent")
     for now, (what, which, n) in enumerate(steps):
@@ -115,6 +132,7 @@ def test_no_job_is_lost_or_in_two_places(steps: list[tuple[int, int, int]]) -> N
             Expired(job),
             node(f"p{which % 2}", ready=n != 1, slots=n, max_tokens=n * 400),
             Submit(job, n * 400, now + 5),
+            NodeGone(NodeName(f"p{which % 2}")),
         ][what]
         if isinstance(event, Finished) and told[which] != "running":
             continue

@@ -31,7 +31,7 @@ from prfaas.core.routing.events import (
     PrefillQueued,
 )
 from prfaas.core.routing.router import Router, RouterEvent
-from prfaas.core.routing.view import DecodeSeen, SourceSeen
+from prfaas.core.routing.view import DecodeLost, DecodeSeen, SourceSeen
 from prfaas.testing.scenario import FAR, HOME, router, world_up
 
 FAILURES = ["node_lost", "kv_transfer_failed", "landing_buffer_exceeded", "engine_failed", "unreachable"]
@@ -54,6 +54,7 @@ class Books:
         for effect in self.machine.handle(self.now, event):
             self.book(effect)
         self.machine.validate()
+        assert all(count > 0 for count in self.machine.view.assigned.values())
 
     def book(self, effect: object) -> None:
         match effect:
@@ -114,6 +115,11 @@ class Books:
         options += [
             SourceSeen(draw(st.sampled_from([FAR, HOME])), draw(st.integers(0, 2)), 0, 0, 9000),
             DecodeSeen(NodeName(draw(st.sampled_from(["d0", "d1"]))), draw(st.booleans()), 0, 9000),
+            DecodeLost(
+                NodeName(draw(st.sampled_from(["d0", "d1"]))),
+                draw(st.none() | st.integers(max(0, self.now - 5), self.now)),
+                "restarted",
+            ),
         ]
         self.happen(draw(st.sampled_from(options)))
 

@@ -93,6 +93,15 @@ class ClientGone:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLost:
+    """The decode node of the attempt is gone, or the incarnation of it that the attempt was given to."""
+
+    request: RequestId
+    attempt: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The request's time is over."""
 
@@ -109,5 +118,6 @@ RequestEvent = (
     | FirstToken
     | Answered
     | ClientGone
+    | NodeLost
     | DeadlinePassed
 )

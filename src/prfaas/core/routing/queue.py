@@ -26,6 +26,13 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeGone:
+    """Event: the node does not belong to the cluster any more. What runs there tells its own end."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     """Event: a prefill of `tokens` tokens is wanted before `deadline_ns`."""
 
@@ -82,7 +89,7 @@ class Reject:
     detail: str
 
 
-QueueEvent = NodeSeen | Submit | Withdraw | Finished | Expired
+QueueEvent = NodeSeen | NodeGone | Submit | Withdraw | Finished | Expired
 QueueEffect = Position | Dispatch | Reject
 Effect = QueueEffect | Arm[QueueEvent] | Disarm
 SAMPLES, LEAST_SAMPLES = 32, 4
@@ -124,6 +131,10 @@ class PrefillQueue:
         """Nodes that can take work."""
         return sum(node.ready for node in self.nodes.values())
 
+    def on(self, node: NodeName) -> int:
+        """Jobs that run on `node`."""
+        return sum(name == node for name in self.running.values())
+
     @property
     def max_tokens(self) -> int:
         """The longest prompt that some ready node takes; 0 when none is ready."""
@@ -135,6 +146,9 @@ class PrefillQueue:
             case NodeSeen():
                 self.nodes[event.node] = event
                 return self._reject_unservable() + self._dispatch(now_ns)
+            case NodeGone():
+                self.nodes.pop(event.node, None)
+                return self._reject_unservable()
             case Submit():
                 return self._submit(now_ns, event)
             case Withdraw() | Expired():

@@ -35,6 +35,7 @@ from prfaas.core.routing.events import (
     DeadlinePassed,
     FirstToken,
     LegFailed,
+    NodeLost,
     PrefillBound,
     PrefillDone,
     PrefillQueued,
@@ -116,6 +117,7 @@ class RequestLife:
         self._prefill_open = False
         self._decode_open = False
         self._credit = False
+        self._called_ns: int | None = None  # when the open call to the decode node began
         self._story: list[str] = []
 
     def handle(self, now_ns: int, event: RequestEvent) -> list[Effect]:
@@ -129,6 +131,12 @@ class RequestLife:
         if self.state not in row.to:
             raise InvariantError(f"request {self.request}: {self.state.name} is not in the row's {row.to}")
         return effects
+
+    def given_to(self, node: NodeName, until_ns: int | None) -> bool:
+        """Whether a call to `node` is open that began by `until_ns`; with None, whether the request is placed there."""
+        if self.place is None or self.place.node != node or self.state not in LIVE:
+            return False
+        return until_ns is None or (self._called_ns is not None and self._called_ns <= until_ns)
 
     def validate(self) -> None:
         """Raises InvariantError when what is open does not fit the state."""
@@ -160,7 +168,7 @@ class RequestLife:
         place = self._placed()
         if place.cluster is None:
             raise InvariantError(f"request {self.request}: credit without a source", (*self._story,))
-        self.state, self._prefill_open = Life.PREFILL, True
+        self.state, self._prefill_open, self._called_ns = Life.PREFILL, True, None
         return [StartPrefill(self.request, self.attempt, place.cluster, place.link, event.receiver)]
 
     @TABLE.on([Life.PREFILL], PrefillQueued, [Life.PREFILL], "still waiting; the position is for the metrics")
@@ -169,7 +177,7 @@ class RequestLife:
 
     @TABLE.on([Life.PREFILL], PrefillBound, [Life.HANDOVER], "a node is chosen: the decode leg starts and dials it")
     def _bound(self, now_ns: int, event: PrefillBound) -> list[Effect]:
-        self.state, self._decode_open, self._credit = Life.HANDOVER, True, False
+        self.state, self._decode_open, self._credit, self._called_ns = Life.HANDOVER, True, False, now_ns
         return [StartDecode(self.request, self.attempt, self._placed().node, handover=True)]
 
     @TABLE.on([Life.HANDOVER], PrefillDone, [Life.HANDOVER], "the prefill side let go; decode has yet to answer")
@@ -202,10 +210,16 @@ class RequestLife:
             self._tried.clusters.add(place.cluster)
         else:
             self._tried.nodes.add(place.node)
-        if self.attempt >= self._attempts:
-            message = f"{self.attempt} attempts failed; the last one: {event.leg}: {event.detail}"
-            return [*effects, Refuse(self.request, 502, event.code, message), *self._end("refused")]
-        return effects + self._place(now_ns, after=f"{event.leg}:{event.code}")
+        return effects + self._again(now_ns, event.leg, event.code, event.detail)
+
+    @TABLE.on(TRYING, NodeLost, PLACED, "all that is open is closed; elsewhere, or one clear error")
+    def _lost(self, now_ns: int, event: NodeLost) -> list[Effect]:
+        self._tried.nodes.add(self._placed().node)
+        return self._close("") + self._again(now_ns, "decode", "node_lost", event.detail)
+
+    @TABLE.on([Life.ANSWERING], NodeLost, [Life.ENDED], "the stream ends with an error; both legs stop")
+    def _lost_answering(self, now_ns: int, event: NodeLost) -> list[Effect]:
+        return [*self._close(""), *self._end("broken")]
 
     @TABLE.on(
         [Life.ANSWERING], LegFailed, [Life.ANSWERING, Life.ENDED], "decode: broken; prefill: KV is applied, no harm"
@@ -229,11 +243,17 @@ class RequestLife:
     def _late_answering(self, now_ns: int, event: DeadlinePassed) -> list[Effect]:
         return [*self._close(""), *self._end("broken")]
 
+    def _again(self, now_ns: int, leg: str, code: str, detail: str) -> list[Effect]:
+        if self.attempt >= self._attempts:
+            message = f"{self.attempt} attempts failed; the last one: {leg}: {detail}"
+            return [Refuse(self.request, 502, code, message), *self._end("refused")]
+        return self._place(now_ns, after=f"{leg}:{code}")
+
     def _place(self, now_ns: int, after: str) -> list[Effect]:
         place = self._plan(self._tokens, self._tried)
         if isinstance(place, NoPlace):
             return [Refuse(self.request, place.status, place.code, place.message), *self._end("refused")]
-        self.place = place
+        self.place, self._called_ns = place, now_ns
         self.attempt += 1
         decided = Decided(
             self.request,

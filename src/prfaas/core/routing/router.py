@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
 from prfaas.core.routing.effects import Ended
-from prfaas.core.routing.events import Arrived, RequestEvent
+from prfaas.core.routing.events import Arrived, NodeLost, RequestEvent
 from prfaas.core.routing.placement import choose_decoder, choose_source
 from prfaas.core.routing.request import Effect, Life, NoPlace, Place, RequestLife, Tried
 from prfaas.core.routing.threshold import Threshold
-from prfaas.core.routing.view import DecodeSeen, Source, SourceSeen, View
+from prfaas.core.routing.view import DecodeLost, DecodeSeen, Source, SourceSeen, View
 
-RouterEvent = RequestEvent | SourceSeen | DecodeSeen
+RouterEvent = RequestEvent | SourceSeen | DecodeSeen | DecodeLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Router:
             case DecodeSeen():
                 self.view.decoders[event.node] = event
                 return []
+            case DecodeLost():
+                return self._lost(now_ns, event)
             case Arrived():
                 if event.request in self.requests:
                     raise InvariantError(f"request {event.request} arrived twice")
@@ -59,6 +61,18 @@ class Router:
                 if known is None:
                     return []
                 life = known
+        return self._step(now_ns, life, event)
+
+    def _lost(self, now_ns: int, event: DecodeLost) -> list[Effect]:
+        if event.until_ns is None:
+            self.view.decoders.pop(event.node, None)
+        effects: list[Effect] = []
+        for life in list(self.requests.values()):
+            if life.given_to(event.node, event.until_ns):
+                effects += self._step(now_ns, life, NodeLost(life.request, life.attempt, event.detail))
+        return effects
+
+    def _step(self, now_ns: int, life: RequestLife, event: RequestEvent) -> list[Effect]:
         before = life.place.node if life.place and life.state is not Life.NEW else None
         effects = life.handle(now_ns, event)
         after = life.place.node if life.place and life.state is not Life.ENDED else None
@@ -74,7 +88,7 @@ class Router:
             life.validate()
             if life.place is not None:
                 counts[life.place.node] = counts.get(life.place.node, 0) + 1
-        if counts != {node: n for node, n in self.view.assigned.items() if n}:
+        if counts != self.view.assigned:
             raise InvariantError(f"assigned {self.view.assigned}, requests say {counts}")
 
     def _plan(self, tokens: int, tried: Tried) -> Place | NoPlace:
@@ -107,5 +121,7 @@ class Router:
         assigned = self.view.assigned
         if before is not None:
             assigned[before] -= 1
+            if not assigned[before]:
+                del assigned[before]  # nodes come and go; only those with work are remembered
         if after is not None:
             assigned[after] = assigned.get(after, 0) + 1

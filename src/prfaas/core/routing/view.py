@@ -34,6 +34,16 @@ class DecodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeLost:
+    """Event: a decode node is gone (`until_ns` None), or restarted: then calls to it that began up to `until_ns` were
+    given to an incarnation that is gone. `detail` is for people."""
+
+    node: NodeName
+    until_ns: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A cluster that can prefill for us. `home` is our own cluster; the others are PrfaaS clusters over `link`."""
 
