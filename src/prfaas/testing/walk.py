@@ -14,8 +14,8 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from prfaas.core.routing.request import Life, RequestLife
-from prfaas.core.transfer.receiver import Receiver
-from prfaas.core.transfer.sender import Sender
+from prfaas.core.transfer.receiver import Receiver, ReceiverState
+from prfaas.core.transfer.sender import Sender, SenderState
 from prfaas.testing.grid import Grid
 from prfaas.testing.noderig import Node
 from prfaas.transport.stream.transport import StreamTransport
@@ -35,7 +35,18 @@ class Fault(StrEnum):
     DEADLINE = "everything stalls to the deadline"
 
 
+class End(StrEnum):
+    """How a case may end, for the client."""
+
+    RIGHT = "right answer"
+    DEADLINE = "504 at the deadline"
+    BROKEN = "stream ends with an `error` event"
+    FREED = "nobody is left to tell"
+
+
 MACHINES: tuple[Any, ...] = (RequestLife, Receiver, Sender)
+KV_IS_THERE = (Life.ANSWERING, Life.WHOLE, ReceiverState.LANDED, SenderState.FINISHED, SenderState.LANDED)
+"""States in which no prefill is needed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,36 @@ class Case:
 def table_of(kind: Any) -> Any:
     """The table of a machine's class."""
     return getattr(kind, "TABLE", None) or kind.table
+
+
+def promised(case: Case) -> tuple[End, ...]:
+    """How `case` may end; nothing else is allowed, whatever the timing. All that was held is free again in any case."""
+    answering = case.state is Life.ANSWERING
+    match case.fault:
+        case Fault.CLIENT_LEAVES:
+            return (End.FREED,)
+        case Fault.DEADLINE | Fault.DECODE_STALLS:
+            return (End.BROKEN,) if answering else (End.DEADLINE,)
+        case Fault.DECODE_NODE_GONE:
+            return (End.BROKEN,) if answering else (End.RIGHT,)
+        case Fault.PREFILL_STALLS:
+            return (End.RIGHT,) if case.state in KV_IS_THERE else (End.DEADLINE,)
+        case Fault.PREFILL_NODE_GONE | Fault.SERVICE_GONE | Fault.CUT | Fault.SLOW:
+            return (End.RIGHT,)
+
+
+def matrix() -> str:
+    """The promises as markdown, a table for each machine: faults down, states across."""
+    lines = []
+    for kind in MACHINES:
+        states = list(dict.fromkeys(case.state for case in cases() if case.kind is kind))
+        lines += [f"### When the {table_of(kind).name} is in the state", ""]
+        lines += ["| | " + " | ".join(state.name for state in states) + " |", "|---" * (len(states) + 1) + "|"]
+        for fault in Fault:
+            ends = [" or ".join(promised(Case(kind, state, fault))) for state in states]
+            lines.append(f"| {fault.value} | " + " | ".join(ends) + " |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def cases() -> list[Case]:
@@ -160,3 +201,7 @@ def pace(nodes: list[Node], pause_s: float | None) -> None:
 
     for node in nodes:
         node.engine.before_chunk = node.engine.before_token = step
+
+
+if __name__ == "__main__":
+    print(matrix())
