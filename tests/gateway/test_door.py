@@ -23,7 +23,8 @@ from prfaas.testing.noderig import MODEL, Rig, until
         ({"prompt": "x" * 500}, 413, "context_length_exceeded", "prompt"),
         ({"max_tokens": 100_000}, 413, "context_length_exceeded", "prompt"),
         ({"max_token": 3}, 400, "unknown_parameter", "max_token"),
-        ({"n": 2}, 400, "unsupported_parameter", "n"),
+        ({"n": 9}, 400, "invalid_value", "n"),
+        ({"logit_bias": {"5": 1}}, 400, "unsupported_parameter", "logit_bias"),
         ({"kv_transfer_params": {"do_remote_prefill": True}}, 400, None, "kv_transfer_params"),
     ],
 )

@@ -8,13 +8,13 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from prfaas.core.errors import RequestError
-from prfaas.wire.openai import AnswerWriter, error_body, error_detail, error_event, parse_error, usage
+from prfaas.wire.openai import AnswerWriter, Finished, error_body, error_detail, error_event, parse_error, usage
 from prfaas.wire.sse import EventReader
 
 
 def test_whole_bodies() -> None:
     chat = ChatCompletion.model_validate_json(
-        AnswerWriter("chat", "r1", "m", 7).whole("hi", "stop", usage(3, 1)), strict=True
+        AnswerWriter("chat", "r1", "m", 7).whole([Finished("hi", "stop")], usage(3, 1)), strict=True
     )
     assert (chat.id, chat.object, chat.created, chat.model) == ("chatcmpl-r1", "chat.completion", 7, "m")
     assert chat.choices[0].message.content == "hi"
@@ -23,7 +23,7 @@ def test_whole_bodies() -> None:
     assert (chat.usage.prompt_tokens, chat.usage.completion_tokens, chat.usage.total_tokens) == (3, 1, 4)
     assert chat.usage.prompt_tokens_details is not None
     assert chat.usage.prompt_tokens_details.cached_tokens == 0
-    body = AnswerWriter("completion", "r2", "m", 7).whole("hi", "length", usage(3, 1), {"transfer_id": "t"})
+    body = AnswerWriter("completion", "r2", "m", 7).whole([Finished("hi", "length")], usage(3, 1), {"transfer_id": "t"})
     text = Completion.model_validate_json(body, strict=True)
     assert (text.id, text.object, text.choices[0].text, text.choices[0].finish_reason) == (
         "cmpl-r2", "text_completion", "hi", "length",
@@ -33,7 +33,7 @@ def test_whole_bodies() -> None:
 
 def test_chat_stream() -> None:
     writer = AnswerWriter("chat", "r", "m", 7, include_usage=True)
-    raw = writer.first() + writer.text("a [DONE]\n\n") + writer.last("stop", usage(3, 2))
+    raw = writer.first() + writer.text("a [DONE]\n\n") + writer.last("stop") + writer.end(usage(3, 2))
     *events, done = EventReader().feed(raw)
     assert done.is_done
     assert not any(event.is_done for event in events)
@@ -51,7 +51,7 @@ def test_chat_stream() -> None:
 def test_completion_stream_without_usage() -> None:
     writer = AnswerWriter("completion", "r", "m", 7)
     assert writer.first() == b""
-    text, end, done = EventReader().feed(writer.text("é") + writer.last("length", usage(3, 2)))
+    text, end, done = EventReader().feed(writer.text("é") + writer.last("length") + writer.end(usage(3, 2)))
     assert done.is_done
     assert json.loads(text.data)["choices"] == [{"index": 0, "text": "é", "logprobs": None, "finish_reason": None}]
     assert Completion.model_validate_json(end.data).choices[0].finish_reason == "length"

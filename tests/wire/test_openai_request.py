@@ -54,11 +54,18 @@ def chat(**fields: Any) -> bytes:
         ({"stop": ["a", 3]}, "stop[1]", "invalid_type"),
         ({"stream": "yes"}, "stream", "invalid_type"),
         ({"stream_options": {"include_usage": True}}, "stream_options", None),
-        ({"n": 2}, "n", "unsupported_parameter"),
-        ({"n": True}, "n", "unsupported_parameter"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"n": 9}, "n", "invalid_value"),
+        ({"n": True}, "n", "invalid_type"),
+        ({"n": 1.0}, "n", "invalid_type"),
         ({"best_of": 3}, "best_of", "unsupported_parameter"),
-        ({"echo": True}, "echo", "unsupported_parameter"),
-        ({"logprobs": 3}, "logprobs", "unsupported_parameter"),
+        ({"best_of": 2, "n": 3}, "best_of", "invalid_value"),
+        ({"echo": 1}, "echo", "invalid_type"),
+        ({"logprobs": 6}, "logprobs", "invalid_value"),
+        ({"logprobs": -1}, "logprobs", "invalid_value"),
+        ({"logprobs": True}, "logprobs", "invalid_type"),
+        ({"top_logprobs": 2}, "top_logprobs", "unsupported_parameter"),
+        ({"prompt": [2**70]}, "prompt[0]", "invalid_value"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_parameter"),
         ({"suffix": "x"}, "suffix", "unsupported_parameter"),
         ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
@@ -87,10 +94,18 @@ def test_completion_refuses(fields: dict[str, Any], param: str, code: str | None
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]}, "messages[0].tool_calls"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n": 9}, "n"),
+        ({"echo": True}, "echo"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 2}, "top_logprobs"),
+        ({"best_of": 2}, "best_of"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"logprobs": True}, "logprobs"),
         ({"prompt": "a"}, "prompt"),
     ],
 )
@@ -110,6 +125,14 @@ def test_chat_refuses(fields: dict[str, Any], param: str) -> None:
         b'{"model":"m","prompt":"\xff"}',
         b'{"model":"m","prompt":"\\ud800 alone"}',
         b'{"model":"m","prompt":"a","temperature":NaN}',
+        b'{"model":"m","prompt":"a","temperature":Infinity}',
+        b'{"model":"m","prompt":"a","stop":"\\udc00"}',
+        b'{"model":"m","prompt":"a","\\ud83d":1}',
+        b'{"model":"m","prompt":"a\x00"}',
+        b'\xef\xbb\xbf{"model":"m","prompt":"a"}',
+        b'{"model":"m","prompt":' + b"[" * 200_000,
+        b'{"model":"m","prompt":"a",}',
+        b"{'model':'m','prompt':'a'}",
         b'{"model":"m","prompt":"a","user":' + b"[" * 200_000,
         b'{"model":"m","prompt":"cut o',
     ],
@@ -141,6 +164,37 @@ def test_neutral_and_ignored_fields_are_accepted() -> None:
     assert request.stops == ()
     assert request.temperature is None
     parse_chat(chat(tools=[], tool_choice="none", response_format={"type": "text"}, logprobs=False, top_logprobs=0))
+
+
+def test_choices_scores_and_echo() -> None:
+    request = parse_completion(completion(n=3, best_of=3, logprobs=0, echo=True, max_tokens=0))
+    assert (request.choices, request.likeliest, request.stays, request.max_new_tokens) == (3, 0, "echo", 0)
+    request = parse_completion(completion(echo=False, logprobs=5))
+    assert (request.choices, request.likeliest, request.stays, request.max_new_tokens) == (1, 5, "", None)
+    for fields, likeliest in (
+        ({}, None), ({"logprobs": False, "top_logprobs": 0}, None), ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ):  # fmt: skip
+        assert parse_chat(chat(**fields)).likeliest == likeliest
+
+
+@pytest.mark.parametrize("digits", [30, 5000, 400_000])
+def test_numbers_of_any_length(digits: int) -> None:
+    """Python itself refuses to print an integer of over 4300 digits."""
+    for field in ("seed", "max_tokens", "n", "temperature", "logprobs", "prompt"):
+        with pytest.raises(RequestError) as caught:
+            parse_completion(b'{"model":"m","prompt":"a","%b":1%b}' % (field.encode(), b"0" * digits))
+        assert (caught.value.status, caught.value.param) == (400, field)
+        assert len(caught.value.message) < 200
+    with pytest.raises(RequestError) as caught:
+        parse_completion(b'{"model":"m","prompt":[1%b]}' % (b"0" * digits))
+    assert caught.value.param == "prompt[0]"
+
+
+def test_of_a_key_twice_the_last_counts() -> None:
+    """As for Python's own reader and most others: gateway, node and a stock vLLM agree."""
+    assert parse_completion(b'{"model":"m","prompt":"a","n":3,"prompt":"b","n":2}').prompt == "b"
+    assert json.loads(b'{"n":3,"n":2}')["n"] == parse_completion(b'{"model":"m","prompt":"a","n":3,"n":2}').n
 
 
 def test_prompts() -> None:

@@ -125,7 +125,7 @@ class Front:
             deadline_ns=deadline_ns,
             verdict=asyncio.get_running_loop().create_future(),
         )
-        self._gateway.arrive(exchange, stays="")
+        self._gateway.arrive(exchange, request.stays)
         try:
             upstream = await exchange.verdict
             if upstream.body is None:
@@ -140,14 +140,15 @@ class Front:
         if request.kv_transfer_params is not None:
             raise RequestError("kv_transfer_params is not for clients", param="kv_transfer_params")
         if request.model != self._settings.model:
-            message = f"the model {request.model!r} does not exist; this endpoint serves {self._settings.model!r}"
+            message = f"the model {request.model[:80]!r} does not exist; this endpoint serves {self._settings.model!r}"
             raise RequestError(message, status=404, code="model_not_found", param="model")
         if not self._gateway.ready:
             message = "no decode node is ready"
             raise RequestError(message, status=503, kind="server_error", code="no_decode_node", retry_after_s=1)
 
     def _check_length(self, request: AnyRequest, prompt: int) -> None:
-        limit, answer = self._gateway.max_model_len, request.max_new_tokens or 1
+        limit, said = self._gateway.max_model_len, request.max_new_tokens
+        answer = 1 if said is None else said
         if limit and prompt + answer > limit:
             message = (
                 f"this model takes {limit} tokens of prompt and answer; the prompt has {prompt},"

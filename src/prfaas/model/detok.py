@@ -108,10 +108,12 @@ def _overlap(text: str, stop: str) -> int:
 class TextStream:
     """A detokenizer and a stop matcher in a row: one answer's text."""
 
-    __slots__ = ("_detokenizer", "_matcher")
+    __slots__ = ("_detokenizer", "_matcher", "chars")
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
         self._detokenizer, self._matcher = detokenizer, StopMatcher(stops)
+        self.chars = 0
+        """Whole characters so far, those included that a stop string may still take away."""
 
     @property
     def stopped(self) -> bool:
@@ -120,8 +122,12 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """What `token` adds to the text for certain."""
-        return self._matcher.push(self._detokenizer.push(token))
+        return self._take(self._detokenizer.push(token))
 
     def finish(self) -> str:
         """The rest, when no token follows. `stopped` may become true by it."""
-        return self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
+        return self._take(self._detokenizer.flush()) + self._matcher.flush()
+
+    def _take(self, text: str) -> str:
+        self.chars += len(text)
+        return self._matcher.push(text)

@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 from prfaas.core.errors import ConfigError, RequestError
 from prfaas.model.chat import ChatTemplate
 from prfaas.model.detok import Detokenizer, TextStream
+from prfaas.model.spelling import Spelling
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class Text:
         self.vocab_size, self.stop_ids = vocab_size, stop_ids
         self._tokenizer, self._template = tokenizer, template
         self._special = frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+        self._spelling = Spelling(tokenizer)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="prfaas-text")
 
     @classmethod
@@ -114,6 +116,23 @@ class Text:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def spell(self, token: int) -> bytes:
+        """The bytes of one token, which may be part of a character; a special token's name."""
+        return self._spelling.of(token)
+
+    def offsets(self, ids: Sequence[int]) -> list[int]:
+        """The character of `decode(ids)` at which each token begins, or goes on with an unfinished one."""
+        stream, found = self.stream(), []
+        for token in ids:
+            found.append(stream.chars)
+            stream.push(token)
+        return found
+
+    def printable(self) -> tuple[int, ...]:
+        """The ids of the printable ASCII characters, in order, of those that are one token each."""
+        encoded = self._tokenizer.encode_batch_fast([chr(code) for code in range(0x20, 0x7F)], add_special_tokens=False)
+        return tuple(one.ids[0] for one in encoded if len(one.ids) == 1)
 
     def close(self) -> None:
         """End the threads; what they do is dropped."""

@@ -186,7 +186,7 @@ class Rig:
             if room is not None:
                 room._pool.validate()
                 assert room.waiting == 0
-                assert room._slots == set()
+                assert not room._slots
                 for metric in ("prfaas_blocks_in_use", "prfaas_transfers_in_use"):
                     assert await node.metric(metric) == 0
 

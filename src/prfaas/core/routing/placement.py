@@ -27,7 +27,7 @@ def choose_source(
     """Where to prefill a prompt of `tokens` tokens, of which the last is never transferred.
 
     `failed`: clusters that already failed this request. `stays`: why the request must be computed whole on the decode
-    node, if it must. Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it), `retry`
+    node, if it must (`echo`). Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it), `retry`
     (one failed it before), `single` (one token: nothing to transfer), `no_prefill_node`.
     """
     if stays:

@@ -1,105 +1,95 @@
-"""An engine's tokens as an answer: text in pieces, why it ended, what it used.
+"""The pieces of an answer as HTTP: one body, or events as they come.
 
-It knows tokens, text and OpenAI's answers; it does not know where KV came from or what else waits.
+It knows pieces and OpenAI's answers; it does not know engines, where KV came from or what else waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
 from aiohttp import web
 
-from prfaas.core.errors import InvariantError, RequestError
-from prfaas.engine.base import Token
+from prfaas.core.errors import RequestError
+from prfaas.engine.node.choices import Choices, Piece
 from prfaas.engine.node.deadline import within
-from prfaas.model.detok import TextStream
+from prfaas.model.text import Text
 from prfaas.runtime.http import event_stream, json_bytes_reply
-from prfaas.wire.openai import AnswerWriter, ErrorDetail, Usage, error_detail, error_event, usage
+from prfaas.wire.openai import AnswerWriter, ErrorDetail, Finished, Scored, error_detail, error_event
+
+MANY_SCORED = 500
+"""Log-probabilities of so many tokens are written off the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one token adds. `finish` on the last one: stop or length."""
+class Replies:
+    """Sends the answers of one request: `writer` knows their shape. `deadline_ns` bounds what a slow client may take.
 
-    text: str
-    finish: str | None = None
-
-
-class Pieces:
-    """The answer to one prompt, token by token, each within the deadline. Closing the tokens is the caller's."""
-
-    def __init__(
-        self, tokens: AsyncGenerator[Token, None], stream: TextStream, prompt_tokens: int, deadline_ns: int
-    ) -> None:
-        self._tokens, self._stream = tokens, stream
-        self.deadline_ns = deadline_ns
-        self._prompt_tokens = prompt_tokens
-        self.generated = 0
-        """Tokens so far, an end mark included."""
-
-    @property
-    def used(self) -> Usage:
-        """Tokens in and out so far."""
-        return usage(self._prompt_tokens, self.generated)
-
-    async def next(self) -> Piece:
-        """The next piece. Not after the last one. Raises RequestError, 504, and whatever the engine raises."""
-        try:
-            async with within(self.deadline_ns):
-                token = await anext(self._tokens)
-        except StopAsyncIteration:
-            raise InvariantError("the engine's answer ended without a reason") from None
-        self.generated += 1
-        text = "" if token.finish == "stop" else self._stream.push(token.id)
-        if self._stream.stopped:
-            return Piece(text, "stop")
-        if token.finish is None:
-            return Piece(text)
-        text += self._stream.finish()
-        return Piece(text, "stop" if self._stream.stopped else token.finish)
-
-
-async def reply_whole(first: Piece, pieces: Pieces, writer: AnswerWriter) -> tuple[web.Response, str]:
-    """The answer in one body, and why it ended."""
-    texts, piece = [first.text], first
-    while piece.finish is None:
-        piece = await pieces.next()
-        texts.append(piece.text)
-    return json_bytes_reply(writer.whole("".join(texts), piece.finish, pieces.used)), piece.finish
-
-
-async def reply_stream(
-    request: web.Request, first: Piece, pieces: Pieces, writer: AnswerWriter
-) -> tuple[web.StreamResponse, str]:
-    """The answer as events, and why it ended.
-
-    Raises StreamFailed when the engine fails: the error is the last event then, and no end mark follows. Raises
-    RequestError, 504, when the client does not read: there is nobody to tell, the connection is to be cut.
+    Both ways return the response, and why each choice ended.
     """
-    response = event_stream()
-    await response.prepare(request)
 
-    async def write(data: bytes) -> None:
-        async with within(pieces.deadline_ns):
-            await response.write(data)
+    def __init__(self, choices: Choices, writer: AnswerWriter, text: Text, deadline_ns: int) -> None:
+        self._choices, self._writer, self._text, self._deadline_ns = choices, writer, text, deadline_ns
 
-    opening, piece = writer.first(), first
-    while piece.finish is None:
-        chunk = opening + writer.text(piece.text) if piece.text else opening
-        if chunk:
-            await write(chunk)
-            opening = b""
-        try:
-            piece = await pieces.next()
-        except Exception as error:
-            await response.write(error_event(_told(error)))
-            await response.write_eof()
-            raise StreamFailed(response) from error
-    text = writer.text(piece.text) if piece.text else b""
-    await write(opening + text + writer.last(piece.finish, pieces.used))
-    await response.write_eof()
-    return response, piece.finish
+    async def whole(self, first: Piece) -> tuple[web.Response, list[str]]:
+        """The answer in one body."""
+        texts: dict[int, list[str]] = {}
+        scored: dict[int, list[Scored] | None] = {}
+        finish: dict[int, str] = {}
+        piece = first
+        while True:
+            texts.setdefault(piece.index, []).append(piece.text)
+            known = scored.setdefault(piece.index, None if piece.scored is None else [])
+            if known is not None:
+                known += piece.scored or ()
+            if piece.finish is not None:
+                finish[piece.index] = piece.finish
+            if self._choices.over:
+                break
+            piece = await self._choices.next()
+        made = [Finished("".join(texts[index]), finish[index], scored[index]) for index in sorted(texts)]
+        many = sum(len(one.scored or ()) for one in made)
+        body = await self._written(many, lambda: self._writer.whole(made, self._choices.used))
+        return json_bytes_reply(body), [one.finish for one in made]
+
+    async def stream(self, request: web.Request, first: Piece) -> tuple[web.StreamResponse, list[str]]:
+        """The answer as events.
+
+        Raises StreamFailed when the engine fails: the error is the last event then, and no end mark follows. Raises
+        RequestError, 504, when the client does not read: there is nobody to tell, the connection is to be cut.
+        """
+        response = event_stream()
+        await response.prepare(request)
+        opened: set[int] = set()
+        finish: dict[int, str] = {}
+        piece = first
+        while True:
+            opening = b"" if piece.index in opened else self._writer.first(piece.index)
+            data = await self._written(len(piece.scored or ()), partial(self._events, piece))
+            if piece.finish is not None:
+                finish[piece.index] = piece.finish
+            if self._choices.over:
+                data += self._writer.end(self._choices.used)
+            opened.add(piece.index)
+            if opening or data:
+                async with within(self._deadline_ns):
+                    await response.write(opening + data)
+            if self._choices.over:
+                break
+            try:
+                piece = await self._choices.next()
+            except Exception as error:
+                await response.write(error_event(_told(error)))
+                await response.write_eof()
+                raise StreamFailed(response) from error
+        await response.write_eof()
+        return response, [finish[index] for index in sorted(finish)]
+
+    def _events(self, piece: Piece) -> bytes:
+        data = self._writer.text(piece.text, piece.index, piece.scored) if piece.text or piece.scored else b""
+        return data if piece.finish is None else data + self._writer.last(piece.finish, piece.index)
+
+    async def _written(self, scored: int, write: Callable[[], bytes]) -> bytes:
+        return write() if scored < MANY_SCORED else await self._text.off_loop(write)
 
 
 class StreamFailed(Exception):

@@ -5,7 +5,7 @@ It knows requests, limits of the engine and how a body becomes all this. It does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -46,6 +46,16 @@ class Asked:
         """Tokens whose KV is handed over: always all but the last."""
         return len(self.tokens) - 1
 
+    def sampling_of(self, index: int) -> Sampling:
+        """Choice `index` has a seed of its own: the client's plus the index, as vLLM has it."""
+        seed = self.sampling.seed
+        return self.sampling if seed is None else replace(self.sampling, seed=seed + index)
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything is computed at all: an echo without an answer and without scores is only text."""
+        return self.sampling.max_tokens > 0 or self.sampling.prompt_logprobs is not None
+
     @property
     def room_tokens(self) -> int:
         """Tokens that the sequence may come to: prompt and longest answer."""
@@ -78,6 +88,8 @@ async def understand(
 ) -> Asked:
     """Tokenize and check. Raises RequestError: 400, 409 when the prompt is not the one that was prefilled, 413."""
     tokens = await prompt_tokens(request, text)
+    if leg.do_remote_prefill and request.stays:
+        raise _bad(f"{request.stays} is computed whole where it is answered")
     if leg.do_remote_prefill and (leg.prompt_tokens, leg.prompt_hash) != (len(tokens), prompt_hash(tokens)):
         raise RequestError(
             f"the prompt has {len(tokens)} tokens here, {leg.prompt_tokens} where it was prefilled, or other ones",
@@ -91,6 +103,8 @@ async def understand(
         top_p=1.0 if request.top_p is None else request.top_p,
         seed=request.seed,
         stop_ids=stop_ids,
+        logprobs=request.likeliest,
+        prompt_logprobs=request.likeliest if request.stays else None,
     )
     return Asked(kind, request, leg, tokens, sampling, arrived_ns, deadline_ns)
 
@@ -100,7 +114,7 @@ def _max_tokens(request: AnyRequest, prompt: int, longest: int, *, prefill_only:
     said, left = request.max_new_tokens, longest - prompt
     if prefill_only:
         said = 1
-    if left < 1 or (said is not None and said > left):
+    if left < (1 if said is None else min(1, said)) or (said is not None and said > left):
         wanted = f"; with {said} tokens of answer that makes {prompt + said}" if said is not None else ""
         raise RequestError(
             f"this model's context is {longest} tokens, the prompt has {prompt}{wanted}",

@@ -7,16 +7,18 @@ copies it and the first token exists; only then does an answer begin, so that a 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 
 import structlog
 from aiohttp import web
 
 from prfaas.core.errors import RequestError
-from prfaas.engine.base import Engine
-from prfaas.engine.node.answer import Piece, Pieces, StreamFailed, reply_stream, reply_whole
+from prfaas.engine.base import NO_TOKEN, Engine, Token
+from prfaas.engine.node.answer import Replies, StreamFailed
 from prfaas.engine.node.arrival import Arrivals
 from prfaas.engine.node.asked import Asked
+from prfaas.engine.node.choices import Choice, Choices, Piece
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.room import Room
 from prfaas.model.text import Text
@@ -24,7 +26,7 @@ from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.http import request_id
 from prfaas.runtime.metrics import EngineMetrics, Metrics
 from prfaas.transport.base import LandedKV, Receiving
-from prfaas.wire.openai import AnswerWriter
+from prfaas.wire.openai import AnswerWriter, CompletionRequest
 
 log = structlog.get_logger(__name__)
 
@@ -54,24 +56,46 @@ class Answering:
         self._sequence += 1
         owner = f"sequence {self._sequence}"
         async with AsyncExitStack() as stack:
+            width = self._room.width(asked.room_tokens, asked.request.choices)
             async with within(asked.deadline_ns):
                 receiving, landed = await self._kv(asked, stack)
-                with self._metrics.stage("node_wait"):
-                    await self._room.enter(owner, asked.room_tokens)
-                stack.callback(self._room.leave, owner)
-            tokens = self._engine.generate(asked.tokens, asked.sampling, landed)
-            stack.push_async_callback(tokens.aclose)
-            stream = self._text.stream(asked.request.stops)
-            pieces = Pieces(tokens, stream, len(asked.tokens), asked.deadline_ns)
+                if asked.computes:
+                    with self._metrics.stage("node_wait"):
+                        await self._room.enter(owner, asked.room_tokens, width)
+                    stack.callback(self._room.leave, owner)
+                opening = await self._opening(asked)
+
+            def begun() -> None:
+                """Each choice has copied the KV: whoever still holds `landed` holds no memory any more."""
+                if receiving is not None and landed is not None:
+                    receiving.applied()
+                    landed.parts.clear()
+
+            def choice(index: int) -> Choice:
+                return Choice(asked, index, self._tokens(asked, index, landed), self._text, opening)
+
+            choices = Choices(asked, choice, width, begun)
+            stack.push_async_callback(choices.aclose)
             with self._metrics.stage("first_token"):
-                first = await pieces.next()
-            if receiving is not None and landed is not None:
-                receiving.applied()
-                landed.parts.clear()  # copied: whoever still holds `landed` holds no more memory than was credited
+                first = await choices.next()
             self._counted.prompt_tokens.inc(len(asked.tokens))
             self._counted.first_token.observe((loop_now_ns() - asked.arrived_ns) / 1e9)
-            response = await self._reply(request, asked, first, pieces)
+            response = await self._reply(request, asked, first, choices)
         return response
+
+    def _tokens(self, asked: Asked, index: int, landed: LandedKV | None) -> AsyncGenerator[Token, None]:
+        if not asked.computes:
+            return _nothing()
+        return self._engine.generate(asked.tokens, asked.sampling_of(index), landed)
+
+    async def _opening(self, asked: Asked) -> str | None:
+        """An echoed prompt's text: as it came, or that of its ids."""
+        request = asked.request
+        if not isinstance(request, CompletionRequest) or not request.echo:
+            return None
+        if isinstance(request.prompt, str):
+            return request.prompt
+        return await self._text.off_loop(lambda: self._text.decode(asked.tokens))
 
     async def _kv(self, asked: Asked, stack: AsyncExitStack) -> tuple[Receiving | None, LandedKV | None]:
         if not asked.leg.do_remote_prefill or asked.kv_tokens < 1:
@@ -80,21 +104,27 @@ class Answering:
         stack.callback(receiving.cancel, "cancelled", "the decode leg ended")  # harmless after the end
         return receiving, await self._arrivals.landed(receiving)
 
-    async def _reply(self, request: web.Request, asked: Asked, first: Piece, pieces: Pieces) -> web.StreamResponse:
+    async def _reply(self, request: web.Request, asked: Asked, first: Piece, choices: Choices) -> web.StreamResponse:
         wanted = asked.request
         writer = AnswerWriter(asked.kind, request_id(request), self._model, int(time.time()), wanted.include_usage)
+        replies = Replies(choices, writer, self._text, asked.deadline_ns)
         try:
             with self._metrics.stage("decode"):
                 if wanted.stream:
-                    response, finish = await reply_stream(request, first, pieces, writer)
+                    response, reasons = await replies.stream(request, first)
                 else:
-                    response, finish = await reply_whole(first, pieces, writer)
+                    response, reasons = await replies.whole(first)
         except StreamFailed as failed:
             cause = failed.__cause__
             known = isinstance(cause, RequestError)
             log.error("answer failed in mid-stream", error=str(cause), exc_info=None if known else cause)
             return failed.response
         finally:
-            self._counted.generation_tokens.inc(pieces.generated)
-        self._counted.succeeded(finish)
+            self._counted.generation_tokens.inc(choices.generated)
+        for reason in reasons:
+            self._counted.succeeded(reason)
         return response
+
+
+async def _nothing() -> AsyncGenerator[Token, None]:
+    yield Token(NO_TOKEN, "length")

@@ -16,7 +16,7 @@ class Room:
 
     def __init__(self, pool: BlockPool, max_sequences: int, max_waiting: int) -> None:
         self._pool, self._max_sequences = pool, max_sequences
-        self._slots: set[str] = set()
+        self._slots: dict[str, int] = {}
         self._line = Line("KV blocks", max_waiting)
 
     @property
@@ -34,8 +34,13 @@ class Room:
         """How many wait to enter."""
         return len(self._line)
 
-    async def enter(self, owner: str, tokens: int) -> None:
-        """A slot and blocks for `tokens` tokens.
+    def width(self, tokens: int, sequences: int) -> int:
+        """How many of `sequences` sequences of `tokens` tokens may run at once in an empty engine, at least one."""
+        blocks = max(1, self._pool.blocks_for(tokens))
+        return max(1, min(sequences, self._max_sequences, self._pool.capacity // blocks))
+
+    async def enter(self, owner: str, tokens: int, sequences: int = 1) -> None:
+        """Slots for `sequences` sequences, at most `width`, and blocks for `tokens` tokens of each, all at once.
 
         Raises RequestError: 503 at once when they can never fit, with both sizes; 429 when too many wait.
         """
@@ -47,21 +52,24 @@ class Room:
                 kind="server_error",
                 code="kv_blocks_exceeded",
             )
-        await self._line.wait(lambda: self._take(owner, tokens), lambda: self.leave(owner))
+        await self._line.wait(lambda: self._take(owner, tokens, sequences), lambda: self.leave(owner))
 
     def leave_slot(self, owner: str) -> None:
         """The computation is over, its blocks are still held."""
-        self._slots.discard(owner)
+        self._slots.pop(owner, None)
         self._line.move()
 
     def leave(self, owner: str) -> None:
         """Give all back. Harmless when nothing is held."""
-        self._slots.discard(owner)
+        self._slots.pop(owner, None)
         self._pool.give_back(owner)
         self._line.move()
 
-    def _take(self, owner: str, tokens: int) -> bool:
-        if len(self._slots) >= self._max_sequences or not self._pool.take(owner, tokens):
+    def _take(self, owner: str, tokens: int, sequences: int) -> bool:
+        whole_blocks = self._pool.blocks_for(tokens) * self._pool.block_tokens
+        if sum(self._slots.values()) + sequences > self._max_sequences:
             return False
-        self._slots.add(owner)
+        if not self._pool.take(owner, whole_blocks * sequences):
+            return False
+        self._slots[owner] = sequences
         return True

@@ -7,7 +7,7 @@ It wires and routes; what a leg does is in `prefill` and `decode`. Nodes are int
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from aiohttp import web
@@ -45,6 +45,7 @@ from prfaas.wire.layout import fingerprint
 from prfaas.wire.openai import (
     AnswerWriter,
     AnyRequest,
+    Finished,
     Kind,
     ModelCard,
     ModelList,
@@ -63,7 +64,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class NodeServer:
     """One node. `start` listens, then loads the engine; `close` gives everything back.
 
-    `tasks` is watched by whoever runs the node: a failure in it ends the program.
+    `doors`: what it answers because of its engine. `tasks` is watched by whoever runs the node: a failure in it ends the program.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class NodeServer:
         limits: NodeLimits = DEFAULT_LIMITS,
         secret: str | None = None,
         metrics: Metrics | None = None,
+        doors: Sequence[web.RouteDef] = (),
     ) -> None:
+        self._doors = doors
         self._engine, self._text, self._transport = engine, text, transport
         self._identity, self._limits, self._secret = identity, limits, secret
         self.tasks = Tasks()
@@ -158,6 +161,7 @@ class NodeServer:
             ("POST", "/prfaas/v1/pace", self._pace),
         ):
             app.router.add_route(method, path, self._when_ready(handler))
+        app.router.add_routes(self._doors)
         return app
 
     def _when_ready(self, handler: Handler) -> Handler:
@@ -233,7 +237,7 @@ class NodeServer:
         deadline_ns = arrived_ns + (leg.deadline_ms * 10**6 or self._limits.deadline_ns)
         try:
             if wanted.model != self._identity.model:
-                said = f"the model {wanted.model!r} does not exist"
+                said = f"the model {wanted.model[:80]!r} does not exist"
                 raise RequestError(said, status=404, param="model", code="model_not_found")
             async with within(deadline_ns):
                 asked = await understand(kind, wanted, leg, self._text, self._ready, arrived_ns, deadline_ns)
@@ -258,4 +262,4 @@ class NodeServer:
             "bytes": outcome.bytes_moved,
             "moving_ns": outcome.moving_ns,
         }
-        return json_bytes_reply(writer.whole("", "length", usage(prompt, 0), about))
+        return json_bytes_reply(writer.whole([Finished("", "length")], usage(prompt, 0), about))

@@ -4,6 +4,7 @@ from prfaas.wire.openai.answer import (
     AnswerWriter,
     ErrorBody,
     ErrorDetail,
+    Finished,
     Kind,
     ModelCard,
     ModelList,
@@ -14,6 +15,7 @@ from prfaas.wire.openai.answer import (
     parse_error,
     usage,
 )
+from prfaas.wire.openai.logprobs import Scored
 from prfaas.wire.openai.request import (
     AnyRequest,
     ChatCompletionRequest,
@@ -31,10 +33,12 @@ __all__ = [
     "CompletionRequest",
     "ErrorBody",
     "ErrorDetail",
+    "Finished",
     "Kind",
     "Message",
     "ModelCard",
     "ModelList",
+    "Scored",
     "Usage",
     "add_field",
     "error_body",

@@ -1,17 +1,20 @@
 """OpenAI's answers: whole bodies, stream chunks and errors, as bytes.
 
 It knows the shapes of both endpoints; it does not know where text comes from. One `AnswerWriter` is one answer: all its
-chunks have the same id and time.
+chunks have the same id and time. An answer has one choice or several, told apart by their index.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from prfaas.core.errors import RequestError
+from prfaas.wire.openai.logprobs import ChatLogprobs, CompletionLogprobs, Scored, chat_logprobs, completion_logprobs
 from prfaas.wire.sse import DONE, event_bytes
 
 Kind = Literal["completion", "chat"]
@@ -54,13 +57,13 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one choice: `text` (completion), `message` (chat) or `delta` (chat chunk)."""
+    """One choice: `text` (completion), `message` (chat) or `delta` (chat chunk)."""
 
     index: int = 0
     text: str | UnsetType = UNSET
     message: ChatMessage | UnsetType = UNSET
     delta: Delta | UnsetType = UNSET
-    logprobs: None = None
+    logprobs: CompletionLogprobs | ChatLogprobs | None = None
     finish_reason: str | None = None
 
 
@@ -93,6 +96,15 @@ class ModelList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One choice of a whole answer. `scored`: its tokens' log-probabilities, None when nobody asked for them."""
+
+    text: str
+    finish: str
+    scored: Sequence[Scored] | None = None
+
+
 class AnswerWriter:
     """Writes one answer, whole or in chunks. `created_s`: Unix time."""
 
@@ -102,30 +114,52 @@ class AnswerWriter:
         self._kind, self._model, self._created_s, self._include_usage = kind, model, created_s, include_usage
         self._id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}"
 
-    def whole(self, text: str, finish: str, used: Usage, transfer: dict[str, Any] | None = None) -> bytes:
+    def whole(self, choices: Sequence[Finished], used: Usage, transfer: dict[str, Any] | None = None) -> bytes:
         """The answer in one body, `transfer` being its `kv_transfer_params`."""
-        if self._kind == "chat":
-            choice = Choice(message=ChatMessage(text), finish_reason=finish)
-        else:
-            choice = Choice(text=text, finish_reason=finish)
+        made = [
+            Choice(
+                index=index,
+                message=ChatMessage(one.text) if self._kind == "chat" else UNSET,
+                text=UNSET if self._kind == "chat" else one.text,
+                logprobs=self._logprobs(one.scored),
+                finish_reason=one.finish,
+            )
+            for index, one in enumerate(choices)
+        ]
         name = "chat.completion" if self._kind == "chat" else "text_completion"
-        return msgspec.json.encode(self._answer(name, [choice], used, transfer))
+        return msgspec.json.encode(self._answer(name, made, used, transfer))
 
-    def first(self) -> bytes:
-        """What a stream begins with: the role (chat), or nothing."""
-        return self._chunk(Choice(delta=Delta(role="assistant", content=""))) if self._kind == "chat" else b""
+    def first(self, index: int = 0) -> bytes:
+        """What a choice begins with: the role (chat), or nothing."""
+        if self._kind != "chat":
+            return b""
+        return self._chunk(Choice(index=index, delta=Delta(role="assistant", content="")))
 
-    def text(self, text: str) -> bytes:
+    def text(self, text: str, index: int = 0, scored: Sequence[Scored] | None = None) -> bytes:
         """A chunk that adds `text`."""
-        return self._chunk(Choice(delta=Delta(content=text)) if self._kind == "chat" else Choice(text=text))
+        return self._chunk(self._piece(index, text, scored))
 
-    def last(self, finish: str, used: Usage) -> bytes:
-        """What a stream ends with: why, the usage if it was asked for, and the end mark."""
-        choice = Choice(delta=Delta()) if self._kind == "chat" else Choice(text="")
-        end = self._chunk(msgspec.structs.replace(choice, finish_reason=finish))
-        if self._include_usage:
-            end += event_bytes(msgspec.json.encode(self._answer(self._chunk_name, [], used)))
-        return end + DONE
+    def last(self, finish: str, index: int = 0) -> bytes:
+        """What a choice ends with: why."""
+        choice = Choice(index=index, delta=Delta()) if self._kind == "chat" else Choice(index=index, text="")
+        return self._chunk(msgspec.structs.replace(choice, finish_reason=finish))
+
+    def end(self, used: Usage) -> bytes:
+        """What a stream ends with: the usage if it was asked for, and the end mark."""
+        if not self._include_usage:
+            return DONE
+        return event_bytes(msgspec.json.encode(self._answer(self._chunk_name, [], used))) + DONE
+
+    def _piece(self, index: int, text: str, scored: Sequence[Scored] | None) -> Choice:
+        logprobs = self._logprobs(scored)
+        if self._kind == "chat":
+            return Choice(index=index, delta=Delta(content=text), logprobs=logprobs)
+        return Choice(index=index, text=text, logprobs=logprobs)
+
+    def _logprobs(self, scored: Sequence[Scored] | None) -> CompletionLogprobs | ChatLogprobs | None:
+        if scored is None:
+            return None
+        return chat_logprobs(scored) if self._kind == "chat" else completion_logprobs(scored)
 
     @property
     def _chunk_name(self) -> str:

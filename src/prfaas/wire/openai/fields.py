@@ -19,7 +19,6 @@ IGNORED = frozenset({
 """Accepted, and without effect on the answer."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -27,7 +26,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
-    "logprobs": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (),
     "tools": ([],),

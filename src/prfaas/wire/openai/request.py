@@ -17,8 +17,10 @@ from prfaas.wire.openai.fields import check_fields
 
 MAX_STOPS = 4
 MAX_STOP_CHARS = 4096
+MAX_CHOICES = 8
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Word = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Stop = str | list[str] | None
 
 
@@ -38,7 +40,8 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Word | None = None
     stop: Stop = None
     ignore_eos: bool | None = None
     """vLLM's: the model's own end marks do not end the answer (for load tests)."""
@@ -55,11 +58,20 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a stream ends with a usage chunk."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def choices(self) -> int:
+        """How many answers are wanted."""
+        return 1 if self.n is None else self.n
 
-class CompletionRequest(Common, frozen=True, kw_only=True):
-    """`POST /v1/completions`. `prompt` is the one prompt: text, or token ids, of which there is one at least."""
 
-    prompt: str | list[int]
+class _Completion(Common, frozen=True, kw_only=True):
+    """`POST /v1/completions`, all but the prompt."""
+
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    """0 with `echo`: the prompt alone is told, and scored."""
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    best_of: Count | None = None
 
     @property
     def max_new_tokens(self) -> int | None:
@@ -67,12 +79,29 @@ class CompletionRequest(Common, frozen=True, kw_only=True):
         return self.max_tokens
 
     @property
+    def likeliest(self) -> int | None:
+        """How many likely tokens are told beside each token's own log-probability; None when that is not told."""
+        return self.logprobs
+
+    @property
+    def stays(self) -> str:
+        """Why a decode node must compute all of it: `echo` (the prompt's own scores are where it is computed), or
+        nothing."""
+        return "echo" if self.echo else ""
+
+
+class CompletionRequest(_Completion, frozen=True, kw_only=True):
+    """`POST /v1/completions`. `prompt` is the one prompt: text, or token ids, of which there is one at least."""
+
+    prompt: str | list[int]
+
+    @property
     def text_or_ids(self) -> str | list[int]:
         """The prompt."""
         return self.prompt
 
 
-class _CompletionBody(Common, frozen=True, kw_only=True):
+class _CompletionBody(_Completion, frozen=True, kw_only=True):
     """As it comes: the prompt is looked at before it is decoded, since lists of ids are long."""
 
     prompt: msgspec.Raw
@@ -114,11 +143,23 @@ class ChatCompletionRequest(Common, frozen=True, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     @property
     def max_new_tokens(self) -> int | None:
         """The client's bound on generated tokens, or None; `max_completion_tokens` goes before the older name."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many likely tokens are told beside each token's own log-probability; None when that is not told."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def stays(self) -> str:
+        """Why a decode node must compute all of it: nothing does."""
+        return ""
 
 
 AnyRequest = CompletionRequest | ChatCompletionRequest
@@ -133,7 +174,15 @@ _MISSING = re.compile(r"missing required field `(\w+)`")
 def parse_completion(body: bytes) -> CompletionRequest:
     """A body of `/v1/completions`. Raises RequestError, 400."""
     found = _parse(body, _CompletionBody)
-    fields = {name: getattr(found, name) for name in Common.__struct_fields__}
+    if found.max_tokens == 0 and not found.echo:
+        raise RequestError(
+            "max_tokens: 0 needs echo: true; else there is nothing to answer", param="max_tokens", code="invalid_value"
+        )
+    if found.best_of is not None and found.best_of != found.choices:
+        said = f"best_of: {found.best_of} of n = {found.choices}; expected as many"
+        code = "invalid_value" if found.best_of < found.choices else "unsupported_parameter"
+        raise RequestError(said, param="best_of", code=code)
+    fields = {name: getattr(found, name) for name in _Completion.__struct_fields__}
     return CompletionRequest(prompt=_prompt(found.prompt), **fields)
 
 
@@ -143,6 +192,8 @@ def parse_chat(body: bytes) -> ChatCompletionRequest:
     for index, message in enumerate(request.messages):
         if message.content is None and message.role != "assistant":
             raise RequestError(f"a message of role {message.role} has no content", param=f"messages[{index}].content")
+    if request.top_logprobs and not request.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs", code="invalid_value")
     return request
 
 
@@ -155,14 +206,14 @@ def _prompt(raw: msgspec.Raw) -> str | list[int]:
         if opening.endswith(b'"'):
             many = msgspec.json.decode(raw, type=list[str])
         elif len(opening) > 1:
-            many = msgspec.json.decode(raw, type=list[list[int]])
+            many = msgspec.json.decode(raw, type=list[list[Word]])
         else:
-            one = msgspec.json.decode(raw, type=str | list[int])
+            one = msgspec.json.decode(raw, type=str | list[Word])
             many = [one]  # type: ignore[assignment]
     except msgspec.ValidationError as error:
         raise _mistake(str(error), "prompt") from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise RequestError(f"the body is no valid JSON: {error}", code="invalid_json") from None
+        raise _no_json(error) from None
     if len(many) != 1:
         raise RequestError("only one prompt a request is supported", param="prompt")
     if isinstance(many[0], list) and not many[0]:
@@ -177,7 +228,7 @@ def _parse(body: bytes, kind: type[R]) -> R:
     except msgspec.ValidationError as error:
         raise _mistake(str(error)) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise RequestError(f"the body is no valid JSON: {error}", code="invalid_json") from None
+        raise _no_json(error) from None
     except RecursionError:
         raise RequestError("the body is nested too deeply", code="invalid_json") from None
     stops = request.stops
@@ -188,6 +239,13 @@ def _parse(body: bytes, kind: type[R]) -> R:
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options needs stream: true", param="stream_options")
     return request
+
+
+def _no_json(error: Exception) -> RequestError:
+    said = str(error)
+    if said == "Input data was truncated":  # also for half of a surrogate pair at the end of a string
+        said = "it is cut off, or a string has half of a surrogate pair"
+    return RequestError(f"the body is no valid JSON: {said}", code="invalid_json")
 
 
 def _mistake(text: str, within: str = "") -> RequestError:
