@@ -210,9 +210,11 @@ def test_two_pd_clusters_and_no_pd_cluster(tmp_path: Path) -> None:
     twice = GOOD.replace("policy:", "    \npolicy:").replace(
         "  far:", "  away: {kind: pd, nodes: [{name: d1, role: decode}]}\n  far:"
     )
-    assert read(tmp_path, twice).clusters["away"].listen is None
-    with pytest.raises(ConfigError, match="--port is for a file with one pd cluster, this has 2"):
-        read(tmp_path, twice, Overrides(port=1))
+    assert [c.listen for c in read(tmp_path, twice).of_kind("pd").values()] == ["127.0.0.1:8000", "127.0.0.1:8001"]
+    moved = read(tmp_path, twice, Overrides(port=9100)).of_kind("pd").values()
+    assert [cluster.listen for cluster in moved] == ["127.0.0.1:9100", "127.0.0.1:9101"]
+    with pytest.raises(ConfigError, match="port 65536 for the gateway of away; expected at most 65535"):
+        read(tmp_path, twice, Overrides(port=65535))
 
 
 @pytest.mark.parametrize(

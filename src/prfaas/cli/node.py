@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 import structlog
 
+from prfaas.cli.engines import engine_of
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Node, Topology
 from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName, Epoch
-from prfaas.engine.base import Engine
 from prfaas.engine.node.identity import Identity, NodeLimits
 from prfaas.engine.node.server import NodeServer
 from prfaas.model.fetch import resolve_model
@@ -30,8 +30,6 @@ from prfaas.transport.stats import TransferStats
 from prfaas.transport.tcp import TcpTransport
 
 log = structlog.get_logger(__name__)
-UNBOUNDED_TOKENS = 1 << 30
-"""KV tokens of an engine whose memory the node bounds."""
 
 
 @click.command()
@@ -66,8 +64,8 @@ async def _serve(
         peer = await transport.listen(data_at.host, data_at.port)
         data = Peer(node.advertise or peer.host, peer.port)
         identity = Identity(node.id, cluster, node.role, epoch, topology.public_name, (data,))
-        engine, limits = _engine(topology, node, directory), limits_of(topology, node)
-        server = NodeServer(engine, text, transport, identity, limits, environment.secret, metrics)
+        built, limits = engine_of(topology, node, directory, text), limits_of(topology, node)
+        server = NodeServer(built.engine, text, transport, identity, limits, environment.secret, metrics, built.doors)
     except BaseException as error:
         await transport.close()
         if isinstance(error, OSError):
@@ -130,23 +128,6 @@ def limits_of(topology: Topology, node: Node) -> NodeLimits:
         deadline_ns=limits.deadline_ns,
         transfer_lease_ns=limits.leases.transfer_ns,
         kv_memory_bytes=node.engine.kv_budget_bytes,
-    )
-
-
-def _engine(topology: Topology, node: Node, directory: Path) -> Engine:
-    from prfaas.engine.transformers.engine import TransformersEngine  # torch: only where it computes
-
-    wanted = node.engine
-    return TransformersEngine(
-        directory,
-        kv_blocks=wanted.kv_blocks or UNBOUNDED_TOKENS // wanted.block_tokens,
-        chunk_tokens=wanted.chunk_tokens,
-        threads=wanted.threads or os.cpu_count() or 1,
-        device=wanted.device,
-        dtype=wanted.dtype,
-        max_model_len=topology.limits.max_model_len,
-        max_sequences=wanted.max_sequences,
-        block_tokens=wanted.block_tokens,
     )
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from prfaas.cli.ports import free_ports
 from prfaas.config.checks import listeners
-from prfaas.config.topology import Node, Topology
+from prfaas.config.topology import Node, Topology, TransformersEngine
 from prfaas.config.units import Endpoint
 
 
@@ -73,7 +73,9 @@ def localised(topology: Topology, model: Path) -> Topology:
         return given if given is not None else Endpoint.at("127.0.0.1", next(free))
 
     def local(node: Node) -> Node:
-        engine = node.engine if node.engine.threads else replace(node.engine, threads=threads)
+        engine = node.engine
+        if isinstance(engine, TransformersEngine) and engine.threads is None:
+            engine = replace(engine, threads=threads)
         return replace(node, engine=engine, listen=listen(node.listen), data_listen=listen(node.data_listen))
 
     clusters = {

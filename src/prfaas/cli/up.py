@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from prfaas.cli.engines import check_engines
 from prfaas.cli.fetch import fetched
 from prfaas.cli.ports import check_free
 from prfaas.cli.programs import CommandFactory, Program, localised, prfaas_command, programs_of
@@ -41,6 +42,7 @@ def command(file: Path, model: str | None, port: int | None, log_dir: Path | Non
     topology = read_topology(file, Overrides(model, port))
     environ = dict(os.environ)
     environ[topology.security.secret_env] = read_environment(topology, environ, alone=True).secret
+    check_engines(topology)
     _check_ports(topology)
     directory = fetched(topology.model)
     topology = localised(topology, directory)

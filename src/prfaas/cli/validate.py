@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from prfaas.cli.engines import check_engines
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology
 
@@ -14,7 +15,9 @@ from prfaas.config.topology import Topology
 @click.argument("file", type=click.Path(path_type=Path))
 def command(file: Path) -> None:
     """Check the topology in FILE; exit code 2 and one line when it is wrong."""
-    click.echo(f"{file}: good: {described(read_topology(file))}")
+    topology = read_topology(file)
+    check_engines(topology)
+    click.echo(f"{file}: good: {described(topology)}")
 
 
 def described(topology: Topology) -> str:

@@ -9,8 +9,11 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from prfaas.config.document import Where
-from prfaas.config.topology import Cluster, Link, Topology
+from prfaas.config.topology import Cluster, EmulatedEngine, Engine, Fault, Link, Topology
 from prfaas.config.units import Endpoint
+
+EMULATED = "emulated"
+"""The model without weights."""
 
 Problem = tuple[Where, str]
 
@@ -20,6 +23,7 @@ def problems(topology: Topology) -> Iterator[Problem]:
     for name, cluster in topology.clusters.items():
         yield from _cluster(("clusters", name), cluster)
     yield from _node_names(topology)
+    yield from _engines(topology)
     if not topology.of_kind("pd"):
         yield ("clusters",), "no cluster has kind pd; expected at least one, since only a pd cluster decodes"
     for at, link in enumerate(topology.links):
@@ -48,6 +52,36 @@ def _node_names(topology: Topology) -> Iterator[Problem]:
                 where = ("clusters", name, "nodes", at, "name")
                 yield where, f"{node.name!r} is taken by a node of cluster {seen[node.name]}; expected another name"
             seen.setdefault(node.name, name)
+
+
+def _engines(topology: Topology) -> Iterator[Problem]:
+    """KV crosses between all nodes, so all must make the same."""
+    first: tuple[str, tuple[str, ...]] | None = None
+    for name, cluster in topology.clusters.items():
+        for at, node in enumerate(cluster.nodes):
+            where = ("clusters", name, "nodes", at, "engine")
+            kv = _kv_of(node.engine)
+            if topology.model == EMULATED and kv[0] != "emulated":
+                yield where, f"model {EMULATED} has no weights; expected {{kind: emulated}}"
+            first = first or (node.name, kv)
+            if kv != first[1]:
+                yield where, f"makes other KV ({', '.join(kv)}) than node {first[0]}; expected {', '.join(first[1])}"
+            for nth, fault in enumerate(node.engine.faults if isinstance(node.engine, EmulatedEngine) else ()):
+                yield from _fault((*where, "faults", nth), fault)
+
+
+def _kv_of(engine: Engine) -> tuple[str, ...]:
+    """What decides the KV that a node makes, besides the model."""
+    if isinstance(engine, EmulatedEngine):
+        return "emulated", f"layout {engine.layout}", f"bytes_scale {engine.bytes_scale:g}"
+    return "transformers", engine.dtype
+
+
+def _fault(where: Where, fault: Fault) -> Iterator[Problem]:
+    if fault.do == "wrong_token" and not fault.at.startswith("decode:token"):
+        yield (*where, "do"), f"no token is made at {fault.at}; expected `at: decode:token`"
+    if fault.do == "corrupt" and not (fault.at.startswith("prefill:") or fault.at == "landed"):
+        yield (*where, "do"), f"no KV is handed over at {fault.at}; expected a point of prefill, or landed"
 
 
 def _link(where: Where, link: Link, topology: Topology) -> Iterator[Problem]:

@@ -57,8 +57,8 @@ def explain(error: msgspec.ValidationError, value: Any, shape: Any) -> tuple[Whe
     match = _AT.fullmatch(str(error))
     what, path = (match["what"], match["path"] or "$") if match else (str(error), "$")
     where = _where(path, value, shape)
-    described = _type_at(shape, where)
-    kind = _bare(described)
+    described = _type_at(shape, where, value)
+    kind = _bare(described, said=_value_at(value, where))
     if match and match["key"] and isinstance(kind, inspect.DictType):
         names = _value_at(value, where)
         wrong = next((name for name in names if not re.search(_bare(kind.key_type).pattern, name)), "")
@@ -133,7 +133,7 @@ def _where(path: str, value: Any, shape: Any) -> Where:
     where: Where = ()
     for name, index in _STEP.findall(path):
         if index == "...":
-            kind = _bare(_type_at(shape, where))
+            kind = _bare(_type_at(shape, where, value))
             where = (*where, _culprit(_value_at(value, where), kind))
         else:
             where = (*where, int(index) if index else name)
@@ -159,13 +159,14 @@ def _value_at(value: Any, where: Where) -> Any:
     return value
 
 
-def _type_at(shape: Any, where: Where) -> Any:
-    """msgspec's description of the type at `where`."""
+def _type_at(shape: Any, where: Where, value: Any) -> Any:
+    """msgspec's description of the type at `where`; of structs in kinds, of the kind that `value` says it is."""
     kind: Any = inspect.type_info(shape)
-    for key in where:
-        kind = _bare(kind)
+    for at, key in enumerate(where):
+        kinds, kind = kind, _bare(kind, said=_value_at(value, where[:at]))
         if isinstance(kind, inspect.StructType):
-            kind = next((field.type for field in kind.fields if field.encode_name == key), None)
+            known = next((field.type for field in kind.fields if field.encode_name == key), None)
+            kind = inspect.LiteralType(_tags(kinds)) if known is None and key == kind.tag_field else known
         elif isinstance(kind, inspect.DictType):
             kind = kind.value_type
         elif isinstance(kind, inspect.VarTupleType | inspect.ListType):
@@ -175,13 +176,23 @@ def _type_at(shape: Any, where: Where) -> Any:
     return kind
 
 
-def _bare(kind: Any, *, once: bool = False) -> Any:
-    """Without descriptions, and without `or nothing`."""
+def _tags(kind: Any) -> tuple[str, ...]:
+    """What a struct's kind may be."""
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    structs = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return tuple(str(one.tag) for one in structs if isinstance(one, inspect.StructType))
+
+
+def _bare(kind: Any, *, once: bool = False, said: Any = None) -> Any:
+    """Without descriptions, without `or nothing`, and of structs in kinds the one that `said` is, else the first."""
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
             kind = kind.type
         else:
-            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+            some = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+            tagged = [one for one in some if isinstance(one, inspect.StructType) and isinstance(said, dict)]
+            kind = next((one for one in tagged if one.tag_field and said.get(one.tag_field) == one.tag), some[0])
         if once:
             break
     return kind

@@ -44,14 +44,14 @@ def dotted(where: Where) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in where).lstrip(".")
 
 
-def read_document(path: Path) -> Document:
-    """The one YAML document in `path`. Raises ConfigError with the line."""
-    text = _text(path)
+def read_document(path: Path, what: str = "a topology file (see `prfaas schema`)") -> Document:
+    """The one YAML document in `path`, which should be `what`. Raises ConfigError with the line."""
+    text = _text(path, what)
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
-            raise _error(path, 1, "the file is empty; expected a topology")
+            raise _error(path, 1, f"the file is empty; expected {what}")
         document = Document(path)
         document.value = _Walk(document, loader).value(root, ())
         return document
@@ -116,12 +116,12 @@ class _Walk:
         return found
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, what: str) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; expected a topology file (see `prfaas schema`)") from None
+        raise ConfigError(f"{path}: no such file; expected {what}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:

@@ -18,16 +18,18 @@ from msgspec.structs import replace
 from prfaas.config.checks import problems
 from prfaas.config.complaint import convert, explain, written
 from prfaas.config.document import read_document
-from prfaas.config.topology import Topology
+from prfaas.config.kinds import with_kinds
+from prfaas.config.topology import Cluster, EmulatedEngine, Node, Topology
 from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 
 DEFAULT_PORT = 8000
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line says instead of the file. `port` is the gateway's; the file must have one pd cluster."""
+    """What the command line says instead of the file. `port` is the first gateway's; others get the next ones."""
 
     model: str | None = None
     port: int | None = None
@@ -36,10 +38,11 @@ class Overrides:
 def read_topology(path: Path, overrides: Overrides = Overrides()) -> Topology:
     """The topology in `path`, checked. Raises ConfigError."""
     document = read_document(path)
+    value = with_kinds(document.value)
     try:
-        topology: Topology = convert(document.value, Topology)
+        topology: Topology = convert(value, Topology)
     except msgspec.ValidationError as error:
-        raise document.error(*explain(error, document.value, Topology)) from None
+        raise document.error(*explain(error, value, Topology)) from None
     topology = _overridden(_located(topology, path.parent), overrides)
     for where, what in problems(topology):
         raise document.error(where, what)
@@ -61,8 +64,19 @@ def is_directory_name(model: str) -> bool:
 def _located(topology: Topology, base: Path) -> Topology:
     """With file names made absolute: they are relative to the topology file."""
     security = topology.security
+
+    def located(node: Node) -> Node:
+        engine = node.engine
+        if isinstance(engine, EmulatedEngine) and is_directory_name(engine.profile):
+            return replace(node, engine=replace(engine, profile=_absolute(engine.profile, base)))
+        return node
+
+    def all_located(cluster: Cluster) -> Cluster:
+        return replace(cluster, nodes=tuple(located(node) for node in cluster.nodes))
+
     return replace(
         topology,
+        clusters={name: all_located(cluster) for name, cluster in topology.clusters.items()},
         model=_absolute(topology.model, base) if is_directory_name(topology.model) else topology.model,
         security=replace(
             security,
@@ -81,21 +95,14 @@ def _overridden(topology: Topology, overrides: Overrides) -> Topology:
         model = overrides.model
         model = _absolute(model, Path.cwd()) if is_directory_name(model) else model
         topology = replace(topology, model=model, served_name=None)
-    gateways = topology.of_kind("pd")
-    if len(gateways) != 1:
-        if overrides.port is not None:
-            many = len(gateways)
-            raise ConfigError(
-                f"--port is for a file with one pd cluster, this has {many}; expected `listen` in the file"
-            )
-        return topology
-    ((name, gateway),) = gateways.items()
-    if overrides.port is not None:
-        host = gateway.listen.host if gateway.listen else "127.0.0.1"
-        gateway = replace(gateway, listen=Endpoint.at(host, overrides.port))
-    elif gateway.listen is None:
-        gateway = replace(gateway, listen=Endpoint.at("127.0.0.1", DEFAULT_PORT))
-    return replace(topology, clusters={**topology.clusters, name: gateway})
+    first, clusters = overrides.port or DEFAULT_PORT, dict(topology.clusters)
+    for at, (name, gateway) in enumerate(topology.of_kind("pd").items()):
+        if gateway.listen is None or overrides.port is not None:
+            if first + at > LAST_PORT:
+                raise ConfigError(f"port {first + at} for the gateway of {name}; expected at most {LAST_PORT}")
+            host = gateway.listen.host if gateway.listen else "127.0.0.1"
+            clusters[name] = replace(gateway, listen=Endpoint.at(host, first + at))
+    return replace(topology, clusters=clusters)
 
 
 def _given(value: Any) -> Any:

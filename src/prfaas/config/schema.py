@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec.structs import fields
 
 from prfaas.config.complaint import written
-from prfaas.config.topology import Leases, Limits, Link, Topology
+from prfaas.config.kinds import DEFAULT_ENGINE
+from prfaas.config.topology import Engine, Fault, Leases, Limits, Link, Topology
 from prfaas.config.units import Endpoint, Quantity
 
 
 def topology_schema() -> str:
     """The schema as JSON text, stable from run to run."""
     (top,), shapes = msgspec.json.schema_components([Topology], schema_hook=_schema, ref_template="#/$defs/{name}")
-    for shape in Topology, Link, Limits, Leases:
+    for shape in Topology, Link, Limits, Leases, Fault:
         for field in fields(shape):
             if callable(field.default_factory):
                 shapes[shape.__name__]["properties"][field.encode_name]["default"] = _written(field.default_factory())
+    for shape in get_args(Engine):
+        kind = shapes[shape.__name__]["properties"]["kind"]
+        kind["description"] = "Which engine."
+        if kind["enum"] == [DEFAULT_ENGINE]:
+            kind["default"] = DEFAULT_ENGINE
+            shapes[shape.__name__]["required"].remove("kind")
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "prfaas topology",

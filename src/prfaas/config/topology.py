@@ -17,6 +17,18 @@ from prfaas.core.ids import ClusterName, LinkName, NodeName
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 HOST = r"^[A-Za-z0-9.:-]{1,253}$"
 
+POINTS = (
+    "start",
+    "prefill:start",
+    "prefill:chunk:N",
+    "prefill:last_layer",
+    "prefill:end",
+    "landed",
+    "decode:first",
+    "decode:token:N",
+)
+POINT = f"^({'|'.join(point.replace(':N', '(:[0-9]{1,9})?') for point in POINTS)})$"
+
 Name = Annotated[str, Meta(pattern=NAME, description="Lower-case letters, digits and hyphens, at most 63.")]
 Text = Annotated[str, Meta(min_length=1)]
 Host = Annotated[str, Meta(pattern=HOST, description="A host name or address.")]
@@ -28,25 +40,15 @@ Advertise = Annotated[
 ]
 
 
-class TransformersEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model through Hugging Face transformers, on CPU or GPU."""
+class _Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every embedded engine has: sequences and memory for their KV."""
 
-    kind: Annotated[Literal["transformers"], Meta(description="Which engine.")] = "transformers"
-    threads: Annotated[
-        Count | None, Meta(description="CPU threads. Left out: `prfaas up` shares the cores among its nodes.")
-    ] = None
-    chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20, description="Tokens in a chunk of prefill.")] = 256
     max_sequences: Annotated[int, Meta(ge=1, le=4096, description="Sequences in prefill or decode at once.")] = 8
     block_tokens: Annotated[int, Meta(ge=1, le=1 << 16, description="Tokens in a KV block.")] = 64
     kv_blocks: Annotated[Count | None, Meta(description="KV blocks in all. Excludes kv_memory.")] = None
     kv_memory_bytes: Annotated[
         Size | None, Meta(description="Memory for KV, instead of kv_blocks. Both left out: 1GiB.")
     ] = field(name="kv_memory", default=None)
-    device: Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="`cpu`, `cuda` or `cuda:N`.")] = "cpu"
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        Meta(description="Compute and cache type. Equal answers on every path need float32."),
-    ] = "float32"
 
     @property
     def kv_budget_bytes(self) -> int | None:
@@ -54,12 +56,73 @@ class TransformersEngine(Struct, frozen=True, kw_only=True, forbid_unknown_field
         return None if self.kv_blocks is not None else self.kv_memory_bytes or 1 << 30
 
 
+class TransformersEngine(_Memory, frozen=True, kw_only=True, tag_field="kind", tag="transformers"):
+    """A model through Hugging Face transformers, on CPU or GPU."""
+
+    threads: Annotated[
+        Count | None, Meta(description="CPU threads. Left out: `prfaas up` shares the cores among its nodes.")
+    ] = None
+    chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20, description="Tokens in a chunk of prefill.")] = 256
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="`cpu`, `cuda` or `cuda:N`.")] = "cpu"
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        Meta(description="Compute and cache type. Equal answers on every path need float32."),
+    ] = "float32"
+
+
+class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an emulated node does wrongly, for tests: `do` it whenever a sequence passes the point `at`."""
+
+    at: Annotated[
+        str, Meta(pattern=POINT, description=f"One of {', '.join(POINTS)}. N counts from 0; without it, any.")
+    ]
+    do: Annotated[
+        Literal["slow", "stall", "corrupt", "wrong_token", "fail", "die"],
+        Meta(
+            description="slow: by `factor` from here on. stall: for `for`. corrupt: a bit of the KV that leaves next, "
+            "or has landed. wrong_token: another next token. fail: an error. die: the process ends without a word."
+        ),
+    ]
+    probability: Annotated[float, Meta(ge=0, le=1, description="How likely, each time.")] = 1.0
+    seed: Annotated[int, Meta(description="Of the chance that this is.")] = 0
+    times: Annotated[Count | None, Meta(description="At most so many times. Left out: always.")] = None
+    factor: Annotated[float, Meta(gt=0, le=1e6, description="How much slower `slow` is.")] = 10.0
+    for_ns: Annotated[Duration | None, Meta(description="How long `stall` lasts. Left out: for ever.")] = field(
+        name="for", default=None
+    )
+
+
+class EmulatedEngine(_Memory, frozen=True, kw_only=True, tag_field="kind", tag="emulated"):
+    """No model: time from a profile, KV and answers derived from the prompt. For experiments and tests."""
+
+    profile: Annotated[
+        str,
+        Meta(min_length=1, description="How fast: a built-in profile, or a profile file: a path with a slash."),
+    ] = "paper-h200"
+    layout: Annotated[
+        Literal["paper-1t", "dense", "window", "hybrid"], Meta(description="What the KV cache is made of.")
+    ] = "paper-1t"
+    time_scale: Annotated[
+        float, Meta(ge=0, le=1000, description="Seconds here for a second of the profile; 0: no time passes.")
+    ] = 1.0
+    bytes_scale: Annotated[
+        float, Meta(gt=0, le=1, description="Bytes here for a byte of the model's KV, in whole widths.")
+    ] = 1 / 64
+    chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20, description="Tokens in a chunk of prefill.")] = 2048
+    faults: Annotated[tuple[Fault, ...], Meta(description="What goes wrong.")] = ()
+
+
+Engine = TransformersEngine | EmulatedEngine
+
+
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One engine instance, in a role."""
 
     name: Name
     role: Annotated[Literal["prefill", "decode"], Meta(description="What it does.")]
-    engine: Annotated[TransformersEngine, Meta(description="What computes in it.")] = TransformersEngine()
+    engine: Annotated[Engine, Meta(description="What computes in it. `kind` left out: transformers.")] = (
+        TransformersEngine()
+    )
     listen: Listen = None
     data_listen: Annotated[
         Endpoint | None,
@@ -83,7 +146,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nodes: Annotated[tuple[Node, ...], Meta(min_length=1, description="Its nodes.")]
     listen: Annotated[
         Endpoint | None,
-        Meta(description="Where its head listens. Left out: 127.0.0.1:8000 for the only gateway, else `up` picks."),
+        Meta(
+            description="Where its head listens. Left out: 127.0.0.1:8000 for the first gateway, then the next "
+            "ports; `up` picks for a prefill service."
+        ),
     ] = None
     advertise: Advertise = None
 

@@ -14,6 +14,7 @@ FORMAT = 1
 
 DEFAULT = "smollm2"
 BUILT = "tiny-"
+EMULATED = "emulated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,15 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model. `weights` None: it is built on this machine from seeded chance. `terms`: what a user must be told."""
+    """One model. `weights` None: it is built on this machine from seeded chance; or, `text_only`, there are none: it is
+    for emulated engines. `terms`: what a user must be told."""
 
     name: str
     about: str
     licence: str
     weights: Weights | None = None
     terms: str = ""
+    text_only: bool = False
 
     @property
     def key(self) -> str:
@@ -86,6 +89,12 @@ CATALOG: dict[str, Entry] = {
             name="tiny-hybrid",
             about="A few million random weights, linear attention and MLA: nonsense, but nothing to download.",
             licence="none needed",
+        ),
+        Entry(
+            name=EMULATED,
+            about="No weights: one token a byte, for nodes with `engine: {kind: emulated}`.",
+            licence="none needed",
+            text_only=True,
         ),
     )
 }

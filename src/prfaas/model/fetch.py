@@ -30,10 +30,12 @@ from filelock import FileLock, Timeout
 
 from prfaas.config.reader import is_directory_name
 from prfaas.core.errors import ConfigError
+from prfaas.model.bytemodel import write_byte_model
 from prfaas.model.catalog import CATALOG, Entry, Weights, find
 
 CONVERTER = "prfaas.engine.transformers.convert"
 BUILDER_SOURCES = ("prfaas.engine.transformers.tiny", "prfaas.engine.transformers.tinykinds")
+TEXT_SOURCES = ("prfaas.model.bytemodel",)
 CHUNK = 1 << 20
 
 Progress = Callable[[str, float], None]
@@ -77,7 +79,8 @@ class Fetch:
         self.entry = entry
         self.models = models
         self.progress = progress
-        self.target = models / f"{entry.name}-{entry.key if entry.weights else _builder_key()}"
+        sources = TEXT_SOURCES if entry.text_only else BUILDER_SOURCES
+        self.target = models / f"{entry.name}-{entry.key if entry.weights else _builder_key(sources)}"
         self.work = models / f".{entry.name}"
 
     def directory(self) -> Path:
@@ -103,6 +106,10 @@ class Fetch:
                 self.progress("waiting for another prfaas that fetches it", time.monotonic() - since)
 
     def _make(self) -> None:
+        if self.entry.text_only:
+            with tempfile.TemporaryDirectory(dir=self.models, prefix=f".{self.entry.name}-") as scratch:
+                write_byte_model(Path(scratch) / "model").rename(self.target)
+            return
         if importlib.util.find_spec("transformers") is None:
             raise ConfigError(
                 f"model {self.entry.name} needs transformers; expected `pip install prfaas[transformers]`"
@@ -203,10 +210,10 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _builder_key() -> str:
-    """Changes when the builder of tiny models does."""
+def _builder_key(sources: Sequence[str]) -> str:
+    """Changes when what builds the model does."""
     digest = hashlib.sha256()
-    for name in BUILDER_SOURCES:
+    for name in sources:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise ConfigError(f"cannot find {name}; expected prfaas to be installed as a whole")

@@ -1,0 +1,96 @@
+"""From a node's settings to its engine. Each engine is imported only where it computes: torch takes seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from prfaas.config import topology as settings
+from prfaas.config.topology import EmulatedEngine, Topology, TransformersEngine
+from prfaas.core.errors import ConfigError
+from prfaas.engine.base import Engine, Limits
+from prfaas.model.profilefile import load_profile
+from prfaas.model.text import Text
+
+UNBOUNDED_TOKENS = 1 << 30
+"""KV tokens of an engine whose memory the node bounds."""
+LONGEST = 1 << 18
+"""Context of an emulated model, tokens, unless the topology says another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine, which is not started, and what a node's server answers because of it."""
+
+    engine: Engine
+    doors: Sequence[web.RouteDef] = ()
+
+
+def engine_of(topology: Topology, node: settings.Node, directory: Path, text: Text) -> Built:
+    """The engine of `node`. Raises ConfigError."""
+    match node.engine:
+        case TransformersEngine():
+            return Built(_transformers(topology, node.engine, directory))
+        case EmulatedEngine():
+            return _emulated(topology, node.engine, text)
+
+
+def check_engines(topology: Topology) -> None:
+    """Raises ConfigError for what only the engines' own files can tell: profiles that there are not, or broken ones."""
+    nodes = (node for cluster in topology.clusters.values() for node in cluster.nodes)
+    for profile in sorted({node.engine.profile for node in nodes if isinstance(node.engine, EmulatedEngine)}):
+        load_profile(profile)
+
+
+def _transformers(topology: Topology, wanted: TransformersEngine, directory: Path) -> Engine:
+    from prfaas.engine.transformers.engine import TransformersEngine as Transformers
+
+    return Transformers(
+        directory,
+        kv_blocks=_blocks(wanted),
+        chunk_tokens=wanted.chunk_tokens,
+        threads=wanted.threads or os.cpu_count() or 1,
+        device=wanted.device,
+        dtype=wanted.dtype,
+        max_model_len=topology.limits.max_model_len,
+        max_sequences=wanted.max_sequences,
+        block_tokens=wanted.block_tokens,
+    )
+
+
+def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text) -> Built:
+    from prfaas.engine.emulated.derive import Letters
+    from prfaas.engine.emulated.doors import fault_routes
+    from prfaas.engine.emulated.engine import EmulatedEngine as Emulated
+    from prfaas.engine.emulated.faults import Faults
+    from prfaas.engine.emulated.layouts import layout_of
+
+    printable = text.printable()
+    if not printable:
+        raise ConfigError(f"{topology.model}: its tokenizer has no token for a single letter; expected another model")
+    blocks = _blocks(wanted)
+    faults = Faults(wanted.faults)
+    engine = Emulated(
+        layout_of(wanted.layout, wanted.bytes_scale),
+        Limits(
+            max_model_len=min(topology.limits.max_model_len or LONGEST, blocks * wanted.block_tokens),
+            max_sequences=wanted.max_sequences,
+            vocab_size=text.vocab_size,
+            block_tokens=wanted.block_tokens,
+            kv_blocks=blocks,
+        ),
+        load_profile(wanted.profile),
+        Letters(printable, min(text.stop_ids, default=printable[-1])),
+        time_scale=wanted.time_scale,
+        chunk_tokens=wanted.chunk_tokens,
+        faults=faults,
+    )
+    return Built(engine, fault_routes(faults))
+
+
+def _blocks(wanted: TransformersEngine | EmulatedEngine) -> int:
+    return wanted.kv_blocks or UNBOUNDED_TOKENS // wanted.block_tokens

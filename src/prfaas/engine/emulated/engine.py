@@ -1,0 +1,142 @@
+"""`Engine` without a model: wiring of device, prefills, batch and faults. It computes nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from prfaas.core.cache.layout import KVLayout
+from prfaas.core.errors import InvariantError, RequestError
+from prfaas.engine.base import KVSink, Limits, Sampling, Token
+from prfaas.engine.emulated.answer import Answer
+from prfaas.engine.emulated.batch import Batch
+from prfaas.engine.emulated.derive import Chain, Letters, deviations
+from prfaas.engine.emulated.device import Device, closing
+from prfaas.engine.emulated.faults import Faults
+from prfaas.engine.emulated.prefill import Pace, Prefill, flipped
+from prfaas.model.profile import Profile
+from prfaas.transport.base import LandedKV
+
+
+class EmulatedEngine:
+    """A node of `profile`'s hardware, `time_scale` times as slow. See `prfaas.engine.base.Engine` for the promises.
+
+    `letters`: ids that answers are made of; with the same ones every emulated engine of `layout` gives the same greedy
+    answers. All runs on the event loop; `faults` says what goes wrong.
+    """
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        limits: Limits,
+        profile: Profile,
+        letters: Letters,
+        *,
+        time_scale: float = 1.0,
+        chunk_tokens: int = 2048,
+        faults: Faults | None = None,
+    ) -> None:
+        self.layout, self.limits = layout, limits
+        self.faults = faults or Faults()
+        self._profile, self._letters = profile, letters
+        self._time_scale, self._chunk_tokens = time_scale, chunk_tokens
+        self._device = Device()
+        self._batch = Batch(self._device, profile, time_scale)
+        self._running = 0
+        self._order = 0
+
+    @property
+    def running(self) -> int:
+        """Sequences in prefill or decode now."""
+        return self._running
+
+    async def start(self) -> None:
+        """Ready at once, unless told otherwise."""
+        await self._pace().point("start")
+
+    async def close(self) -> None:
+        """Stop all sequences: what still waits gets RequestError 503."""
+        self._device.close()
+        await self._batch.close(closing())
+
+    async def prefill(self, tokens: Sequence[int], sink: KVSink) -> None:
+        """KV of `tokens` into `sink`, at the profile's pace. Raises what `put` raises; EmulatedFailure when told to."""
+        self._check(tokens, self.limits.max_model_len - 1)
+        self._running += 1
+        try:
+            await self._compute(Chain(tokens), len(tokens), sink, self._pace())
+        finally:
+            self._running -= 1
+
+    async def generate(
+        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
+    ) -> AsyncGenerator[Token, None]:
+        """Answer `tokens`. With KV that is not theirs it is another answer than without."""
+        self._check(tokens, self.limits.max_model_len - (sampling.max_tokens > 0))
+        if not tokens or sampling.max_tokens < (sampling.prompt_logprobs is None):
+            raise RequestError("expected at least one prompt token and max_tokens of 1 or more")
+        self._running += 1
+        answer: Answer | None = None
+        try:
+            pace, chain, deviation = self._pace(), Chain(tokens), b""
+            if landed is not None:
+                deviation = await self._look(chain, landed, pace)
+            elif len(tokens) > 1:
+                await self._compute(chain, len(tokens) - 1, None, pace)
+            await pace.point("decode:first")
+            most = self.limits.max_model_len - len(tokens)
+            answer = Answer(chain, sampling, self._letters, deviation, most, pace, self._batch.kick)
+            answer.scored(tokens)
+            self._batch.join(answer)
+            while True:
+                made = await answer.made.get()
+                if isinstance(made, Exception):
+                    raise made
+                if made.finish is not None:
+                    self._batch.leave(answer)
+                yield made
+                if made.finish is not None:
+                    return
+        finally:
+            self._running -= 1
+            if answer is not None:
+                self._batch.leave(answer)
+                answer.leave()
+
+    async def _compute(self, chain: Chain, length: int, sink: KVSink | None, pace: Pace) -> None:
+        self._order += 1
+        await Prefill(
+            self.layout,
+            self._profile,
+            self._time_scale,
+            self._chunk_tokens,
+            chain,
+            length,
+            sink,
+            self._order,
+            pace,
+            self._device,
+        ).run()
+
+    async def _look(self, chain: Chain, landed: LandedKV, pace: Pace) -> bytes:
+        """What is wrong with the KV that arrived: b"" when nothing is."""
+        if landed.length != chain.length - 1:
+            raise InvariantError(f"landed KV is of {landed.length} tokens, the prompt needs {chain.length - 1}")
+        await pace.point("landed")
+        if pace.corrupt and landed.parts:
+            key = next(iter(landed.parts))
+            landed.parts[key] = bytearray(flipped(landed.parts[key]))
+            pace.corrupt = False
+        found = b""
+        for piece in deviations(self.layout, chain, landed):
+            found = piece or found
+            await pace.breathe()
+        return found
+
+    def _pace(self) -> Pace:
+        return Pace(self.faults, self._device)
+
+    def _check(self, tokens: Sequence[int], longest: int) -> None:
+        if len(tokens) > longest:
+            raise RequestError(f"{len(tokens)} tokens do not fit; at most {longest} do", code="context_length_exceeded")
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self.limits.vocab_size):
+            raise RequestError(f"expected token ids from 0 to {self.limits.vocab_size - 1}")

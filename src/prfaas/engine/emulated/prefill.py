@@ -1,0 +1,131 @@
+"""A prefill: chunk by chunk and layer by layer, each handed over when it would have been computed.
+
+It knows chunks, layers, time and the KV of a prompt; it does not know answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from prfaas.core.cache.layout import KVLayout, Part, PartKind
+from prfaas.core.errors import InvariantError
+from prfaas.core.transfer.extent import Extent
+from prfaas.engine.base import KVSink
+from prfaas.engine.emulated.derive import Chain, kv
+from prfaas.engine.emulated.device import GRAIN_NS, Device
+from prfaas.engine.emulated.faults import Faults
+from prfaas.model.profile import Profile
+from prfaas.runtime.driver import loop_now_ns
+
+BUSY_NS = 2_000_000
+"""The event loop gets its turn at least this often."""
+
+
+class EmulatedFailure(Exception):
+    """The engine was told to fail."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """What faults have done to one sequence. `corrupt`: the next bytes that it hands over are to be wrong."""
+
+    faults: Faults
+    device: Device
+    factor: float = 1.0
+    corrupt: bool = False
+    _since_ns: int = field(default_factory=loop_now_ns)
+
+    async def point(self, name: str) -> None:
+        """Suffer what happens at the point `name`. Raises EmulatedFailure."""
+        struck = self.faults.at(name)
+        self.factor *= struck.factor
+        self.corrupt = self.corrupt or struck.corrupt
+        if struck.stall_ns != 0:
+            await self.device.wait(struck.stall_ns)
+        if struck.fail:
+            raise EmulatedFailure(f"told to fail at {name}")
+
+    async def breathe(self) -> None:
+        """Lets others run when this sequence has not for a while."""
+        if loop_now_ns() - self._since_ns > BUSY_NS:
+            await asyncio.sleep(0)
+            self._since_ns = loop_now_ns()
+
+
+@dataclass(slots=True)
+class Prefill:
+    """The first `length` tokens of `chain`, into `sink` if there is one. `order`: of arrival; lower ones go first."""
+
+    layout: KVLayout
+    profile: Profile
+    time_scale: float
+    chunk_tokens: int
+    chain: Chain
+    length: int
+    sink: KVSink | None
+    order: int
+    pace: Pace
+    device: Device
+
+    async def run(self) -> None:
+        """Returns when all is computed and handed over."""
+        pace, ready_ns = self.pace, loop_now_ns()
+        await pace.point("prefill:start")
+        starts = range(0, self.length, self.chunk_tokens)
+        for index, start in enumerate(starts):
+            await pace.point(f"prefill:chunk:{index}")
+            ready_ns = await self._chunk(start, min(start + self.chunk_tokens, self.length), ready_ns)
+        await pace.point("prefill:end")
+
+    async def _chunk(self, start: int, stop: int, ready_ns: int) -> int:
+        """One chunk; when it was done."""
+        layers = [self.layout.of_layer(layer) for layer in self.layout.layers()]
+        done = 0
+        async with self.device.turn(ready_ns, self.order) as began_ns:
+            took_ns = int(self._cost_ns(start, stop) * self.time_scale * self.pace.factor)
+            end_ns = began_ns + took_ns
+            self.device.works_until(end_ns)
+            while done < len(layers) - 1:
+                # Several layers that are due at nearly one time leave together, late rather than early.
+                due_ns = began_ns + took_ns * (done + 1) // len(layers)
+                await self.device.until(max(due_ns, min(loop_now_ns() + GRAIN_NS, end_ns)))
+                now_ns = max(loop_now_ns(), due_ns)
+                while done < len(layers) - 1 and began_ns + took_ns * (done + 1) // len(layers) <= now_ns:
+                    await self._hand_over(layers[done], start, stop)
+                    done += 1
+            await self.device.until(end_ns)
+        if stop == self.length:
+            await self.pace.point("prefill:last_layer")
+        await self._hand_over(layers[done], start, stop)
+        return end_ns
+
+    def _cost_ns(self, start: int, stop: int) -> int:
+        before_ns = self.profile.prefill_ns(start, start) if start else 0
+        return max(0, self.profile.prefill_ns(stop, stop) - before_ns)
+
+    async def _hand_over(self, parts: tuple[Part, ...], start: int, stop: int) -> None:
+        if self.sink is None:
+            return
+        for part in parts:
+            if part.kind is PartKind.STATE:
+                if stop < self.length:
+                    continue
+                first = 0
+            else:
+                first = max(start, part.first_row(self.length))
+                if first >= stop:
+                    continue
+            data = kv(part, self.chain, first, stop, self.length)
+            if self.pace.corrupt:
+                data, self.pace.corrupt = flipped(data), False
+            self.sink.put(Extent(part.layer, part.name, first, stop, (0, part.shape[0])), memoryview(data))
+            await self.pace.breathe()
+
+
+def flipped(data: bytes | bytearray) -> bytes:
+    """`data` with one bit changed, in the middle."""
+    if not data:
+        raise InvariantError("no bytes to corrupt")
+    at = len(data) // 2
+    return bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
