@@ -1,18 +1,19 @@
-"""An engine without a model: KV and tokens are derived from the prompt, so that wrong or incomplete KV is noticed.
+"""An engine that a test holds in its hand: it computes in no time, and waits or fails where the test says.
 
-It knows `engine.base` and nothing of any transport. It computes in no time; a test decides where it waits or fails. Its
-cache has all kinds of parts: rows of every token, rows of a window, and a state.
+Its KV and tokens are those of `engine.emulated.derive`, and wrong or incomplete KV is an error here, not another
+answer. It knows `engine.base` and nothing of any transport, of time or of batches, which are what the emulated engine
+is for. Its cache has all kinds of parts: rows of every token, rows of a window, and a state.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from hashlib import blake2b
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
 from prfaas.core.transfer.extent import Extent, needed
 from prfaas.engine.base import NO_TOKEN, KVSink, Limits, Logprobs, Sampling, Token
+from prfaas.engine.emulated.derive import Chain, Letters, deviations, kv
 from prfaas.transport.base import LandedKV
 
 PARTS = (
@@ -21,7 +22,8 @@ PARTS = (
     Part(1, "k", PartKind.WINDOW, (1, 8), "uint8", window=10),
     Part(2, "state", PartKind.STATE, (4, 16), "uint8"),
 )
-PRINTABLE = range(0x20, 0x7F)
+LETTERS = Letters(tuple(range(0x20, 0x7F)), ends=0x20)
+"""Printable ones, and no end mark: an answer ends where its test says."""
 
 
 class WrongKV(Exception):
@@ -71,7 +73,7 @@ class DerivedEngine:
         self.running += 1
         try:
             wanted = {(e.layer, e.part): e for e in needed(self.layout, len(tokens))}
-            chain = _chain(tokens)
+            chain = Chain(tokens)
             for start in range(0, len(tokens), self._chunk_tokens):
                 await self.before_chunk(start)
                 await asyncio.sleep(0)
@@ -79,12 +81,12 @@ class DerivedEngine:
                 for part in self.layout.parts:
                     if part.kind is PartKind.STATE:
                         if stop == len(tokens):
-                            sink.put(wanted[part.layer, part.name], memoryview(_rows(part, chain, 0, stop)))
+                            sink.put(wanted[part.layer, part.name], memoryview(kv(part, chain, 0, stop, stop)))
                         continue
                     first = max(start, wanted[part.layer, part.name].start)
                     if first < stop:
                         extent = Extent(part.layer, part.name, first, stop, (0, part.shape[0]))
-                        sink.put(extent, memoryview(_rows(part, chain, first, stop)))
+                        sink.put(extent, memoryview(kv(part, chain, first, stop, len(tokens))))
         finally:
             self.running -= 1
 
@@ -95,21 +97,22 @@ class DerivedEngine:
         self.seen["alone" if landed is None else "landed"] += 1
         self.running += 1
         try:
+            chain, made = Chain(tokens), 0
             if landed is not None:
-                self._check(tokens[:-1], landed)
-            made: list[int] = []
-            prompt = _prompt_logprobs(tokens, sampling.prompt_logprobs)
+                self._check(chain, landed)
+            prompt = _prompt_logprobs(chain, tokens, sampling.prompt_logprobs)
             while True:
-                await self.before_token(len(made))
+                await self.before_token(made)
                 await asyncio.sleep(0)
                 if sampling.max_tokens == 0:
                     yield Token(NO_TOKEN, "length", prompt=prompt)
                     return
-                token = self._next(tokens, made, sampling)
-                likely = _logprobs(_chain([*tokens, *made])[-1], token, sampling.logprobs)
-                made.append(token)
+                token = self._next(chain, made, sampling)
+                likely = _likely(chain, chain.length, token, sampling.logprobs)
+                chain.append(token)
+                made += 1
                 stopped = token in sampling.stop_ids
-                finish = "stop" if stopped else "length" if len(made) == sampling.max_tokens else None
+                finish = "stop" if stopped else "length" if made == sampling.max_tokens else None
                 yield Token(token, finish, likely, prompt)
                 if finish is not None:
                     return
@@ -117,49 +120,25 @@ class DerivedEngine:
         finally:
             self.running -= 1
 
-    def _next(self, tokens: Sequence[int], made: list[int], sampling: Sampling) -> int:
+    def _next(self, chain: Chain, made: int, sampling: Sampling) -> int:
         if self.answer is not None:
-            return self.answer[len(made)] if len(made) < len(self.answer) else self.end
-        seed = 0 if sampling.temperature == 0 else (sampling.seed or 0)
-        digest = _chain([*tokens, *made, seed % 251])[-1]
-        return PRINTABLE[digest[0] % len(PRINTABLE)]
+            return self.answer[made] if made < len(self.answer) else self.end
+        chance = b"" if sampling.temperature == 0 else str(sampling.seed).encode()
+        return LETTERS.next(chain.digest(chain.length), b"", chance)
 
-    def _check(self, tokens: Sequence[int], landed: LandedKV) -> None:
-        if landed.length != len(tokens) or landed.held:
-            raise WrongKV(f"KV of {landed.length} tokens, {landed.held} of them held, for {len(tokens)}")
-        chain = _chain(tokens)
-        for part in self.layout.parts:
-            first = 0 if part.kind is PartKind.STATE else part.first_row(len(tokens))
-            if landed.parts.get((part.layer, part.name)) != _rows(part, chain, first, len(tokens)):
-                raise WrongKV(f"layer {part.layer} {part.name}")
+    def _check(self, chain: Chain, landed: LandedKV) -> None:
+        if landed.length != chain.length - 1 or landed.held:
+            raise WrongKV(f"KV of {landed.length} tokens, {landed.held} of them held, for {chain.length - 1}")
+        if any(deviations(self.layout, chain, landed)):
+            raise WrongKV(f"not the KV of these {landed.length} tokens")
 
 
-def _logprobs(digest: bytes, token: int, top: int | None) -> Logprobs | None:
-    """Made up from what came before: 20 likely ids, the best one being what greedy choice takes."""
-    if top is None:
-        return None
-    first = blake2b(digest + bytes(4), digest_size=16).digest()[0]
-    likely = [(PRINTABLE[(first + 7 * rank) % len(PRINTABLE)], -(rank + 1) / 4) for rank in range(20)]
-    return Logprobs(dict(likely).get(token, -7.5), tuple(likely[:top]))
+def _likely(chain: Chain, length: int, token: int, top: int | None) -> Logprobs | None:
+    """Of `token` after the first `length` tokens, when asked for."""
+    return None if top is None else LETTERS.likely(chain.digest(length), b"", token, top)
 
 
-def _prompt_logprobs(tokens: Sequence[int], top: int | None) -> tuple[Logprobs | None, ...]:
+def _prompt_logprobs(chain: Chain, tokens: Sequence[int], top: int | None) -> tuple[Logprobs | None, ...]:
     if top is None:
         return ()
-    return (None, *map(_logprobs, _chain(tokens), tokens[1:], [top] * (len(tokens) - 1)))
-
-
-def _chain(tokens: Sequence[int]) -> list[bytes]:
-    """One digest a token, of all tokens up to it."""
-    found, last = [], b""
-    for token in tokens:
-        last = blake2b(last + token.to_bytes(4, "little"), digest_size=16).digest()
-        found.append(last)
-    return found
-
-
-def _rows(part: Part, chain: list[bytes], start: int, stop: int) -> bytearray:
-    """The part's rows [start, stop), or its state after `stop` tokens."""
-    which = range(stop - 1, stop) if part.kind is PartKind.STATE else range(start, stop)
-    salt = f"{part.layer} {part.name}".encode()
-    return bytearray().join(blake2b(chain[i] + salt, digest_size=part.unit_bytes).digest() for i in which)
+    return (None, *(_likely(chain, at, tokens[at], top) for at in range(1, len(tokens))))

@@ -64,7 +64,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class NodeServer:
     """One node. `start` listens, then loads the engine; `close` gives everything back.
 
-    `doors`: what it answers because of its engine. `tasks` is watched by whoever runs the node: a failure in it ends the program.
+    `doors`: what it answers because of its engine. `tasks` is watched by whoever runs the node: a failure in it ends the
+    program.
     """
 
     def __init__(
