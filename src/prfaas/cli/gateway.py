@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 import structlog
 
-from prfaas.cli.heads import client_of, head_of, home_link, listen, service_of
+from prfaas.cli.heads import head_of, home_link, listen, roster_of, service_of
 from prfaas.cluster.shares import LinkShares
-from prfaas.cluster.watch import Report
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology
@@ -52,17 +51,17 @@ def command(file: Path, cluster: str) -> None:
 async def _serve(topology: Topology, environment: Environment, name: ClusterName, text: Text) -> int:
     cluster, metrics, tasks = topology.clusters[name], Metrics(), Tasks()
     async with make_session(environment.secret) as session:
-        reports: list[Gateway] = []
+        gateways: list[Gateway] = []
 
-        def home_seen(report: Report) -> None:
-            for gateway in reports:
-                gateway.home_seen(report)
+        def home_changed() -> None:
+            for gateway in gateways:
+                gateway.home_changed()
 
         shares = LinkShares({}, topology.limits.leases.pace_ns)  # a hand-over at home is not paced
-        head = head_of(topology, environment, session, name, shares, home_seen)
+        roster = roster_of(topology, session, name, metrics)
+        head = head_of(topology, environment, name, roster, shares, home_changed)
         gateway = Gateway(
             settings(topology, name),
-            [client_of(session, name, node) for node in cluster.of_role("decode")],
             [
                 ServiceSource(source, service_of(session, source, topology.clusters[source]))
                 for source in topology.of_kind("prfaas")
@@ -71,7 +70,7 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
             head,
             metrics,
         )
-        reports.append(gateway)
+        gateways.append(gateway)
         front = Front(front_settings(topology, environment), gateway, text)
         listening = await listen(front.app(), cluster, name)
         tasks.spawn(gateway.run(), "gateway")
@@ -111,4 +110,5 @@ def front_settings(topology: Topology, environment: Environment) -> FrontSetting
         api_keys=environment.api_keys,
         created_s=int(time.time()),
         max_requests=topology.limits.max_requests,
+        secret=environment.secret,
     )

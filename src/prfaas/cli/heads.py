@@ -1,4 +1,4 @@
-"""What the composition roots of both heads share: addresses of programs, the prefill head, listening."""
+"""What the composition roots of both heads share: addresses of programs, members, the prefill head, listening."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from aiohttp import web
 
 from prfaas.cluster.head import ClusterHead, HeadSettings
 from prfaas.cluster.nodeclient import NodeAddress, NodeClient
+from prfaas.cluster.roster import ListedNode, Roster
 from prfaas.cluster.shares import LinkShares
-from prfaas.cluster.watch import Report
 from prfaas.config.environment import Environment
-from prfaas.config.topology import Cluster, Node, Topology
+from prfaas.config.topology import Cluster, Topology
 from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName, LinkName, NodeName
+from prfaas.core.membership.events import Role
+from prfaas.core.membership.members import MemberPolicy
 from prfaas.runtime.http import Listening, serve
+from prfaas.runtime.metrics import Metrics
 
 
 def home_link(cluster: ClusterName) -> LinkName:
@@ -32,10 +35,36 @@ def url_of(listen: Endpoint | None, advertise: str | None, what: str) -> str:
     return f"http://[{host}]:{listen.port}" if ":" in host else f"http://{host}:{listen.port}"
 
 
-def client_of(session: aiohttp.ClientSession, cluster: ClusterName, node: Node) -> NodeClient:
-    """Calls to `node`."""
-    url = url_of(node.listen, node.advertise, f"node {node.name} of cluster {cluster}")
-    return NodeClient(session, NodeAddress(node.id, url))
+def roster_of(
+    topology: Topology,
+    session: aiohttp.ClientSession,
+    name: ClusterName,
+    metrics: Metrics,
+) -> Roster:
+    """The members of cluster `name`: the nodes that the topology lists, and those that will join."""
+    cluster, limits = topology.clusters[name], topology.limits
+    roles: tuple[Role, ...] = ("prefill", "decode") if cluster.kind == "pd" else ("prefill",)
+    policy = MemberPolicy(
+        cluster=name,
+        model=topology.public_name,
+        roles=roles,
+        taken=frozenset(node.id for other in topology.clusters.values() for node in other.nodes),
+    )
+    listed = [
+        ListedNode(
+            node.role,
+            NodeAddress(node.id, url_of(node.listen, node.advertise, f"node {node.name} of cluster {name}")),
+        )
+        for node in cluster.nodes
+    ]
+    return Roster(
+        policy,
+        listed,
+        lambda address: NodeClient(session, address),
+        metrics,
+        poll_s=limits.health_interval_ns / 1e9,
+        lease_ns=limits.leases.node_ns,
+    )
 
 
 def service_of(session: aiohttp.ClientSession, name: ClusterName, cluster: Cluster) -> NodeClient:
@@ -47,23 +76,20 @@ def service_of(session: aiohttp.ClientSession, name: ClusterName, cluster: Clust
 def head_of(
     topology: Topology,
     environment: Environment,
-    session: aiohttp.ClientSession,
     name: ClusterName,
+    roster: Roster,
     shares: LinkShares,
-    listen: Callable[[Report], None] = lambda report: None,
+    changed: Callable[[], None] = lambda: None,
 ) -> ClusterHead:
     """The head of the prefill nodes of cluster `name`."""
-    limits = topology.limits
     settings = HeadSettings(
         cluster=name,
         model=topology.public_name,
-        queue_length=limits.queue_length,
+        queue_length=topology.limits.queue_length,
         ticket_secret=environment.secret.encode(),
         connections={link.name: link.connections for link in topology.links if link.source == name},
-        poll_s=limits.health_interval_ns / 1e9,
     )
-    clients = [client_of(session, name, node) for node in topology.clusters[name].of_role("prefill")]
-    return ClusterHead(settings, clients, shares, listen)
+    return ClusterHead(settings, roster, shares, changed)
 
 
 async def listen(app: web.Application, cluster: Cluster, name: ClusterName) -> Listening:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import structlog
 
-from prfaas.cli.heads import head_of, listen
+from prfaas.cli.heads import head_of, listen, roster_of
 from prfaas.cluster.shares import LinkShares
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
@@ -43,7 +43,8 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
     metrics, tasks = Metrics(), Tasks()
     async with make_session(environment.secret) as session:
         rates = {link.name: int(link.bandwidth_bps) for link in topology.links if link.source == name}
-        head = head_of(topology, environment, session, name, LinkShares(rates, topology.limits.leases.pace_ns))
+        roster = roster_of(topology, session, name, metrics)
+        head = head_of(topology, environment, name, roster, LinkShares(rates, topology.limits.leases.pace_ns))
         front = ServiceFront(head, metrics, topology.limits.max_body_bytes, environment.secret)
         listening = await listen(front.app(), topology.clusters[name], name)
         tasks.spawn(head.run(), "cluster head")

@@ -1,7 +1,7 @@
 """The head of a cluster's prefill nodes: queue, dispatch, tickets, link shares.
 
-It drives `core.routing.queue` and calls nodes. It does not know clients, HTTP servers or routing: the gateway asks
-it for its own cluster's prefills, the prefill service for those of other clusters.
+It drives `core.routing.queue` and calls the prefill nodes that the roster has. It does not know clients, HTTP servers
+or routing: the gateway asks it for its own cluster's prefills, the prefill service for those of other clusters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,13 +17,15 @@ import structlog
 
 from prfaas.cluster.job import Job
 from prfaas.cluster.nodeclient import NodeClient
+from prfaas.cluster.roster import Roster, Sight
 from prfaas.cluster.shares import LinkShares
-from prfaas.cluster.watch import NodeWatch, Report
 from prfaas.core.errors import InvariantError, RemoteError
 from prfaas.core.ids import ClusterName, Epoch, LinkName, NodeName, TransferId
+from prfaas.core.membership.effects import Lost
 from prfaas.core.routing.queue import (
     Dispatch,
     Finished,
+    NodeGone,
     NodeSeen,
     Position,
     PrefillQueue,
@@ -44,43 +46,42 @@ MAX_ANSWER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """What a head needs of the topology. `connections`: TCP connections a transfer, by link. Times in seconds."""
+    """What a head needs of the topology. `connections`: TCP connections a transfer, by link. Time in seconds."""
 
     cluster: ClusterName
     model: str
     queue_length: int
     ticket_secret: bytes
     connections: dict[LinkName, int]
-    poll_s: float = 0.5
     ticket_grace_s: int = 30
 
 
 class ClusterHead:
-    """Prefills on the nodes of one cluster. `listen` hears each look at a node (for metrics and readiness)."""
+    """Prefills on the members of one cluster. `changed` is called when what `info` says may be another thing."""
 
     def __init__(
         self,
         settings: HeadSettings,
-        clients: Sequence[NodeClient],
+        roster: Roster,
         shares: LinkShares,
-        listen: Callable[[Report], None] = lambda report: None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        self.roster = roster
         self._settings = settings
-        self._clients = {client.node.name: client for client in clients}
         self._shares = shares
-        self._listen = listen
+        self._changed = changed
         self._infos: dict[NodeName, NodeInfo] = {}
         self._jobs: dict[TransferId, Job] = {}
         self._queue = PrefillQueue(settings.queue_length)
         self._driver: Driver[QueueEvent, QueueEffect] = Driver(self._queue, self._perform)
-        self._watch = NodeWatch(clients, settings.poll_s, self._seen)
-        self._legs: set[asyncio.Task[None]] = set()
+        self._legs: set[asyncio.Task[bool]] = set()
+        roster.serve("prefill", self)
 
     async def run(self) -> None:
-        """Watches the nodes and renews link shares, until cancelled; then ends every leg."""
+        """Watches the members and renews link shares, until cancelled; then ends every leg."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch.run(), name="watch prefill nodes")
+                group.create_task(self.roster.run(), name="watch members")
                 group.create_task(self._shares.run(), name="renew link shares")
         finally:
             self._driver.close()
@@ -88,9 +89,14 @@ class ClusterHead:
                 leg.cancel()
             await asyncio.gather(*self._legs, return_exceptions=True)
 
+    def validate(self) -> None:
+        """Raises InvariantError when the queue or the roster contradicts itself."""
+        self._queue.validate()
+        self.roster.validate()
+
     def info(self) -> ClusterInfo:
         """What the head says of its cluster."""
-        layouts = sorted({info.layout for name, info in self._infos.items() if self._queue.nodes[name].ready})
+        layouts = sorted({info.layout for info in self._infos.values()})
         return ClusterInfo(
             cluster=self._settings.cluster,
             model=self._settings.model,
@@ -142,19 +148,35 @@ class ClusterHead:
             return PrefillUpdate("failed", code="layout_mismatch", detail=detail)
         return None
 
-    def _seen(self, report: Report) -> None:
-        info = report.info
-        if info is not None and info.role == "prefill":
-            self._infos[report.node] = info
-            seen = NodeSeen(report.node, True, Epoch(info.epoch), info.max_sequences, info.max_model_len)
+    def member(self, sight: Sight) -> None:
+        """See `roster.Workers`."""
+        info = sight.info
+        if info is not None:
+            self._infos[sight.node] = info
+            seen = NodeSeen(sight.node, True, sight.epoch, info.max_sequences, info.max_model_len)
         else:
-            known = self._queue.nodes.get(report.node)
-            seen = NodeSeen(report.node, False, known.epoch if known else Epoch(0), 0, 0)
-        before = self._queue.nodes.get(report.node)
-        if before is None or before.ready != seen.ready or before.epoch != seen.epoch:
-            log.info("prefill node", node=report.node, ready=seen.ready, epoch=seen.epoch, trouble=report.trouble)
+            self._infos.pop(sight.node, None)
+            seen = NodeSeen(sight.node, False, sight.epoch, 0, 0)
         self._driver.post(seen)
-        self._listen(report)
+        self._changed()
+
+    def lost(self, lost: Lost) -> None:
+        """See `roster.Workers`: whoever asked hears of it at once, and the call to the node is hung up."""
+        for job in list(self._jobs.values()):
+            if job.leg is not None and job.given == (lost.node, lost.epoch):
+                job.fail("node_lost", f"prefill node {lost.node}: {lost.cause}")
+                job.leg.cancel()
+
+    def gone(self, node: NodeName, cause: str) -> None:
+        """See `roster.Workers`."""
+        self._infos.pop(node, None)
+        self._shares.forget(self.roster.clients[node].node)
+        self._driver.post(NodeGone(node))
+        self._changed()
+
+    def running(self, node: NodeName) -> int:
+        """See `roster.Workers`."""
+        return self._queue.on(node)
 
     def _perform(self, now_ns: int, effect: QueueEffect) -> None:
         job = self._jobs.get(effect.job)
@@ -164,52 +186,65 @@ class ClusterHead:
             case Position(_, ahead):
                 job.say(PrefillUpdate("queued", position=ahead))
             case Dispatch(transfer, node, epoch):
-                job.leg = asyncio.get_running_loop().create_task(self._leg(transfer, job, node, epoch))
+                job.given = (node, epoch)
+                leg = self._leg(transfer, job, self.roster.clients[node], self._infos[node])
+                job.leg = asyncio.get_running_loop().create_task(leg, name=f"prefill {transfer} on {node}")
                 self._legs.add(job.leg)
-                job.leg.add_done_callback(self._legs.discard)
+                # Not by the leg itself: one that is cancelled before its first step runs none of its own code.
+                job.leg.add_done_callback(lambda leg: self._ended(transfer, job, node, leg))
             case Reject(_, code, detail):
                 job.fail(code, detail)
 
-    async def _leg(self, transfer: TransferId, job: Job, node: NodeName, epoch: Epoch) -> None:
-        """One dispatched job: bind, have the node compute, say how it ended."""
-        request, client = job.request, self._clients[node]
+    async def _leg(self, transfer: TransferId, job: Job, client: NodeClient, info: NodeInfo) -> bool:
+        """One dispatched job: bind, have the node compute, say how it ended; whether well."""
+        request, node = job.request, client.node.name
         left_s = max(0.001, (job.deadline_ns - loop_now_ns()) / 1e9)
-        link, ok = LinkName(request.link), False
+        link = LinkName(request.link)
         try:
             async with asyncio.timeout(left_s), self._shares.hold(link, client, transfer):
-                job.say(self._bound(request, node, epoch, left_s))
-                async with client.post("/v1/completions", self._node_body(request, left_s)) as response:
+                job.say(self._bound(request, info, left_s))
+                async with client.post("/v1/completions", self._node_body(request, info, left_s)) as response:
                     await read_bounded(response, MAX_ANSWER_BYTES)
-            ok = True
-            job.say(PrefillUpdate("done", node=node, epoch=epoch))
+            job.say(PrefillUpdate("done", node=node, epoch=info.epoch))
+            return True
         except RemoteError as failure:
             log.warning("prefill failed", transfer=transfer, node=node, code=failure.code, detail=failure.detail)
-            self._watch.look_now(node)
+            self.roster.look_now(node)
             job.fail(failure.code, failure.detail)
         except TimeoutError:
             job.fail("deadline_exceeded", "the deadline passed while the node computed")
-        finally:
-            self._driver.post(Finished(transfer, ok))
+        return False
+
+    def _ended(self, transfer: TransferId, job: Job, node: NodeName, leg: asyncio.Task[bool]) -> None:
+        """The node has let go of the job."""
+        self._legs.discard(leg)
+        bug = None if leg.cancelled() else leg.exception()
+        if bug is not None:
+            log.error("prefill leg broke", transfer=transfer, node=node, exc_info=bug)
+            job.fail("internal", f"{type(bug).__name__} in the head of {self._settings.cluster}")
+        self._driver.post(Finished(transfer, ok=not leg.cancelled() and bug is None and leg.result()))
+        self.roster.work_ended(node)
 
     @staticmethod
-    def _node_body(request: PrefillRequest, left_s: float) -> bytes:
+    def _node_body(request: PrefillRequest, info: NodeInfo, left_s: float) -> bytes:
         params = TransferParams(
             transfer_id=request.transfer_id,
             do_remote_decode=True,
             link=request.link,
             prompt_tokens=len(request.tokens),
             deadline_ms=int(left_s * 1000),
+            epoch=info.epoch,
         )
         leg = {"model": request.model, "prompt": request.tokens, "max_tokens": 1, "kv_transfer_params": params}
         return msgspec.json.encode(leg)
 
-    def _bound(self, request: PrefillRequest, node: NodeName, epoch: Epoch, left_s: float) -> PrefillUpdate:
+    def _bound(self, request: PrefillRequest, info: NodeInfo, left_s: float) -> PrefillUpdate:
         link = LinkName(request.link)
         ticket = mint(
             self._settings.ticket_secret,
             transfer=TransferId(request.transfer_id),
-            epoch=epoch,
-            node=node,
+            epoch=Epoch(info.epoch),
+            node=NodeName(info.node),
             receiver=NodeName(request.receiver),
             link=link,
             lifetime_s=int(left_s) + self._settings.ticket_grace_s,
@@ -217,9 +252,9 @@ class ClusterHead:
         )
         return PrefillUpdate(
             "bound",
-            node=node,
-            epoch=epoch,
-            remote=self._infos[node].data,
+            node=info.node,
+            epoch=info.epoch,
+            remote=info.data,
             ticket=ticket,
             connections=self._settings.connections.get(link, 1),
         )

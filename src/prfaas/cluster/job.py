@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from prfaas.core.ids import Epoch, NodeName
 from prfaas.wire.control import PrefillRequest, PrefillUpdate
 
 
 @dataclass(slots=True)
 class Job:
-    """`updates` ends with `done` or `failed`. `leg` is the call to the node while it runs."""
+    """`updates` ends with `done` or `failed`. `leg` is the call to the node while it runs, `given` the node and its
+    incarnation."""
 
     request: PrefillRequest
     deadline_ns: int
     updates: asyncio.Queue[PrefillUpdate] = field(default_factory=asyncio.Queue)
-    leg: asyncio.Task[None] | None = None
+    leg: asyncio.Task[bool] | None = None
+    given: tuple[NodeName, Epoch] | None = None
 
     def say(self, update: PrefillUpdate) -> None:
         """Tell who asked."""

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Mapping
 
 import structlog
 
-from prfaas.cluster.nodeclient import NodeClient
+from prfaas.cluster.nodeclient import NodeAddress, NodeClient
 from prfaas.core.errors import RemoteError
-from prfaas.core.ids import LinkName, NodeName, TransferId
+from prfaas.core.ids import LinkName, TransferId
 from prfaas.core.transfer.pacing import Grant, Shares
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.wire.control import PaceLease
@@ -39,11 +39,16 @@ class LinkShares:
         if paced is None:
             yield
             return
-        paced.begin(client)
+        paced.begin(client, transfer)
         try:
             yield
         finally:
-            paced.end(client)
+            paced.end(client, transfer)
+
+    def forget(self, node: NodeAddress) -> None:
+        """`node` is gone: no share is kept for it."""
+        for paced in self._links.values():
+            paced.forget(node)
 
     async def run(self) -> None:
         """Hands out and renews leases, until cancelled."""
@@ -53,35 +58,51 @@ class LinkShares:
 
 
 class _Link:
-    """One link: who is active, and the leases that are out."""
+    """One link: which transfers run where, and the leases that are out.
+
+    Shares are counted by address, not by name: what restarts at its address takes over the share that was there, and
+    what comes back elsewhere gets one of its own while the old lease runs out.
+    """
 
     def __init__(self, link: LinkName, rate_bps: int, lease_ns: int, first_fence: int) -> None:
         self.link = link
         self._shares = Shares(rate_bps, lease_ns, FLIGHT_NS, first_fence)
-        self._active: dict[NodeName, int] = {}
-        self._clients: dict[NodeName, NodeClient] = {}
+        self._active: dict[str, set[TransferId]] = {}
+        self._clients: dict[str, NodeClient] = {}
         self._kick = asyncio.Event()
 
-    def begin(self, client: NodeClient) -> None:
-        name = client.node.name
-        self._clients[name] = client
-        self._count(name, +1)
+    def begin(self, client: NodeClient, transfer: TransferId) -> None:
+        self._clients[_key(client.node)] = client
+        self._active.setdefault(_key(client.node), set()).add(transfer)
+        self._count(client.node)
 
-    def end(self, client: NodeClient) -> None:
-        self._count(client.node.name, -1)
+    def end(self, client: NodeClient, transfer: TransferId) -> None:
+        """Harmless for a node that was forgotten."""
+        self._active.get(_key(client.node), set()).discard(transfer)
+        self._count(client.node)
+
+    def forget(self, node: NodeAddress) -> None:
+        """Nothing of it counts, and it is told nothing more: its leases end by themselves."""
+        self._active.pop(_key(node), None)
+        self._clients.pop(_key(node), None)
+        self._shares.forget(_key(node))
+        self._kick.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._kick.clear()
                 for grant in self._shares.grants(loop_now_ns()):
-                    group.create_task(self._tell(grant), name=f"pace {grant.node}")
+                    client = self._clients.get(grant.node)
+                    if client is not None:
+                        group.create_task(self._tell(client, grant), name=f"pace {grant.node}")
                 await self._until_due()
 
-    def _count(self, name: NodeName, change: int) -> None:
-        self._active[name] = self._active.get(name, 0) + change
-        self._shares.active(name, self._active[name])
-        self._kick.set()
+    def _count(self, node: NodeAddress) -> None:
+        key = _key(node)
+        if key in self._active:
+            self._shares.active(key, len(self._active[key]))
+            self._kick.set()
 
     async def _until_due(self) -> None:
         due_ns = self._shares.next_ns(loop_now_ns())
@@ -90,13 +111,16 @@ class _Link:
             async with asyncio.timeout(left_s):
                 await self._kick.wait()
 
-    async def _tell(self, grant: Grant) -> None:
-        name = NodeName(grant.node)
+    async def _tell(self, client: NodeClient, grant: Grant) -> None:
         lease = PaceLease(self.link, grant.rate_bps, grant.lease_ns // 1_000_000, grant.fence)
         try:
-            await self._clients[name].pace(lease, FLIGHT_NS / 1e9)
+            await client.pace(lease, FLIGHT_NS / 1e9)
         except RemoteError as failure:
-            log.warning("pace not delivered", link=self.link, node=name, detail=failure.detail)
+            log.warning("pace not delivered", link=self.link, node=client.node.name, detail=failure.detail)
             return
-        self._shares.acknowledge(loop_now_ns(), name, grant.fence)
+        self._shares.acknowledge(loop_now_ns(), grant.node, grant.fence)
         self._kick.set()
+
+
+def _key(node: NodeAddress) -> str:
+    return f"{node.name} at {node.url}"

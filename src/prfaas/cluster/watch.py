@@ -1,14 +1,14 @@
 """Watching nodes: asks each one what it is, again and again, and tells whoever listens.
 
 It knows polling and the last answer; it does not know what a head does with it. A node that does not answer is
-reported as not ready with the reason, once it failed and each time after.
+reported as not ready with the reason, once it failed and each time after. Nodes may come and go at any time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.core.errors import RemoteError
@@ -25,36 +25,70 @@ class Report:
     trouble: str = ""
 
 
-class NodeWatch:
-    """Polls `clients` every `period_s`; `listen(report)` is called after each look, on the event loop."""
+@dataclass(slots=True)
+class _Followed:
+    client: NodeClient
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
 
-    def __init__(self, clients: Sequence[NodeClient], period_s: float, listen: Callable[[Report], None]) -> None:
-        self._clients = clients
+
+class NodeWatch:
+    """Looks at each followed node every `period_s`; `listen(report)` is called after each look, on the event loop."""
+
+    def __init__(self, period_s: float, listen: Callable[[Report], None]) -> None:
         self._period_s = period_s
         self._listen = listen
-        self._wake: dict[NodeName, asyncio.Event] = {client.node.name: asyncio.Event() for client in clients}
+        self._followed: dict[NodeName, _Followed] = {}
+        self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for client in self._clients:
-                group.create_task(self._follow(client), name=f"watch {client.node.name}")
+        """Looks, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for followed in self._followed.values():
+                    self._start(followed)
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
+
+    def follow(self, client: NodeClient) -> None:
+        """Look at this node from now on. Its name must not be followed already."""
+        followed = _Followed(client)
+        self._followed[client.node.name] = followed
+        self._start(followed)
+
+    def unfollow(self, node: NodeName) -> None:
+        """Look no more; no report of that node comes after this."""
+        followed = self._followed.pop(node)
+        if followed.task is not None:
+            followed.task.cancel()
 
     def look_now(self, node: NodeName) -> None:
-        """Something went wrong there: look before the period is over."""
-        self._wake[node].set()
+        """Something went wrong there: look before the period is over. Harmless when it is not followed."""
+        if node in self._followed:
+            self._followed[node].wake.set()
 
-    async def _follow(self, client: NodeClient) -> None:
-        wake = self._wake[client.node.name]
+    def _start(self, followed: _Followed) -> None:
+        if self._group is not None:
+            followed.task = self._group.create_task(self._look(followed), name=f"watch {followed.client.node.name}")
+
+    async def _look(self, followed: _Followed) -> None:
+        client, wake = followed.client, followed.wake
         while True:
             try:
-                report = Report(client.node.name, await client.info(timeout_s=max(1.0, self._period_s * 2)))
+                report = Report(client.node.name, await client.info(timeout_s=look_timeout_s(self._period_s)))
             except RemoteError as failure:
                 report = Report(client.node.name, None, str(failure))
-            self._listen(report)
             wake.clear()
+            self._listen(report)
             try:
                 async with asyncio.timeout(self._period_s):
                     await wake.wait()
             except TimeoutError:
                 pass
+
+
+def look_timeout_s(period_s: float) -> float:
+    """How long one look may take."""
+    return max(1.0, period_s * 2)

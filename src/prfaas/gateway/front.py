@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 import structlog
 from aiohttp import web
 
+from prfaas.cluster.registrar import Registrar
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import RequestId
 from prfaas.gateway.exchange import DONE_MARK, Exchange, Upstream
@@ -29,6 +30,7 @@ from prfaas.runtime.http import (
     read_body,
 )
 from prfaas.runtime.metrics import CONTENT_TYPE
+from prfaas.wire.members import PATH as MEMBERS
 from prfaas.wire.openai import (
     AnyRequest,
     ErrorDetail,
@@ -49,7 +51,7 @@ Parse = Callable[[bytes], AnyRequest]
 @dataclass(frozen=True, slots=True)
 class FrontSettings:
     """What the door checks. `created_s`: Unix time that the model list shows. `max_requests`: served at once; the
-    bound on all that a gateway holds, bodies included, and checked before a body is read."""
+    bound on all that a gateway holds, bodies included, and checked before a body is read. `secret`: what nodes show."""
 
     model: str
     max_body_bytes: int
@@ -57,6 +59,7 @@ class FrontSettings:
     api_keys: tuple[str, ...]
     created_s: int
     max_requests: int = 1024
+    secret: str = field(default="", repr=False)
 
 
 class Front:
@@ -69,8 +72,11 @@ class Front:
         self._inside = 0
 
     def app(self) -> web.Application:
-        """The routes. With API keys, all but health and metrics demand one."""
-        app = make_app(max_body_bytes=self._settings.max_body_bytes, keys=self._settings.api_keys)
+        """The routes. With API keys, all but health and metrics demand one; nodes that join show the secret."""
+        settings = self._settings
+        inside = {MEMBERS: (settings.secret,) if settings.secret else ()}
+        app = make_app(max_body_bytes=settings.max_body_bytes, keys=settings.api_keys, inside=inside)
+        Registrar(self._gateway.roster).add_to(app.router)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)

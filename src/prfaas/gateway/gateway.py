@@ -6,20 +6,19 @@ It knows its parts and lets them meet; it decides nothing and speaks no HTTP of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from prfaas.cluster.head import ClusterHead
-from prfaas.cluster.nodeclient import NodeClient
-from prfaas.cluster.watch import NodeWatch, Report
 from prfaas.core.errors import RemoteError
-from prfaas.core.ids import ClusterName, NodeName, RequestId
-from prfaas.core.routing.effects import Decided, RequestEffect
+from prfaas.core.ids import ClusterName, RequestId
+from prfaas.core.routing.effects import Decided, Ended, RequestEffect
 from prfaas.core.routing.events import Answered, Arrived, ClientGone, LegFailed
 from prfaas.core.routing.router import Router, RouterEvent, RouterPolicy
-from prfaas.core.routing.view import DecodeSeen, Source, SourceSeen
+from prfaas.core.routing.view import Source, SourceSeen
+from prfaas.gateway.decoders import Decoders
 from prfaas.gateway.exchange import Exchange, Upstream
 from prfaas.gateway.legs import Legs, LegSettings
 from prfaas.gateway.sources import PrefillSource, ServiceSource, seen_at_home
@@ -42,12 +41,11 @@ class GatewaySettings:
 
 
 class Gateway:
-    """Serves exchanges. `head` is our own cluster's; `services` are the prefill services of others."""
+    """Serves exchanges. `head` is our own cluster's, its roster has our nodes; `services` are those of others."""
 
     def __init__(
         self,
         settings: GatewaySettings,
-        decoders: Sequence[NodeClient],
         services: Sequence[ServiceSource],
         head: ClusterHead,
         metrics: Metrics,
@@ -58,22 +56,23 @@ class Gateway:
         self._services = services
         self._router = Router(settings.cluster, settings.sources, settings.policy)
         self._driver: Driver[RouterEvent, RequestEffect] = Driver(self._router, self._perform)
-        self._watch = NodeWatch(decoders, settings.poll_s, self._decoder_seen)
+        self._decoders = Decoders(self._router.view, self._driver.post)
+        self.roster = head.roster
+        self.roster.serve("decode", self._decoders)
         sources: dict[ClusterName, PrefillSource] = {settings.cluster: head}
         sources |= {service.cluster: service for service in services}
-        clients: Mapping[NodeName, NodeClient] = {client.node.name: client for client in decoders}
-        leg_settings = LegSettings(settings.model, settings.cluster, settings.credit_lease_ms, self._layout)
-        self._legs = Legs(leg_settings, clients, sources, metrics, self._driver.post, self._trouble)
+        leg_settings = LegSettings(settings.model, settings.cluster, settings.credit_lease_ms, self._decoders.layout)
+        self._legs = Legs(leg_settings, self.roster.clients, sources, metrics, self._driver.post, self._trouble)
 
     @property
     def ready(self) -> bool:
         """Whether some decode node can answer."""
-        return self.decoders_ready > 0
+        return self._decoders.ready > 0
 
     @property
     def max_model_len(self) -> int:
         """Tokens that the roomiest ready decode node takes; 0 when none is ready."""
-        return max((d.max_tokens for d in self._router.view.decoders.values() if d.ready), default=0)
+        return self._decoders.max_model_len
 
     @property
     def in_flight(self) -> int:
@@ -81,8 +80,9 @@ class Gateway:
         return len(self._legs.exchanges)
 
     def validate(self) -> None:
-        """Raises InvariantError when the router contradicts itself."""
+        """Raises InvariantError when the router, the queue or the roster contradicts itself."""
         self._router.validate()
+        self._head.validate()
 
     def sees(self, cluster: ClusterName) -> int:
         """Prefill nodes that are ready in `cluster`, as last heard."""
@@ -92,13 +92,12 @@ class Gateway:
     @property
     def decoders_ready(self) -> int:
         """Decode nodes that are ready, as last heard."""
-        return sum(decoder.ready for decoder in self._router.view.decoders.values())
+        return self._decoders.ready
 
     async def run(self) -> None:
         """Keeps the view fresh, until cancelled; then ends every leg."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch.run(), name="watch decode nodes")
                 group.create_task(self._head.run(), name="cluster head")
                 for service in self._services:
                     group.create_task(
@@ -126,26 +125,16 @@ class Gateway:
         if request in self._legs.exchanges:
             self._driver.post(ClientGone(request))
 
-    def home_seen(self, report: Report) -> None:
+    def home_changed(self) -> None:
         """Our own prefill nodes changed, or were looked at."""
         self._driver.post(seen_at_home(self.settings.cluster, self._head))
 
     def _perform(self, now_ns: int, effect: RequestEffect) -> None:
+        exchange = self._legs.exchanges[effect.request]
+        before = exchange.decided.node if exchange.decided is not None else None
         self._legs.perform(now_ns, effect)
-
-    def _layout(self, node: NodeName) -> str:
-        return self._router.view.decoders[node].layout
-
-    def _decoder_seen(self, report: Report) -> None:
-        info = report.info
-        known = self._router.view.decoders.get(report.node)
-        if info is not None and info.role == "decode":
-            seen = DecodeSeen(report.node, True, info.running, info.max_model_len, info.layout)
-        else:
-            seen = DecodeSeen(report.node, False, 0, 0)
-        if known is None or known.ready != seen.ready:
-            log.info("decode node", node=report.node, ready=seen.ready, trouble=report.trouble)
-        self._driver.post(seen)
+        if before is not None and isinstance(effect, Decided | Ended):
+            self.roster.work_ended(before)  # elsewhere from now, or over
 
     def _source_seen(self, seen: SourceSeen) -> None:
         known = self._router.view.seen.get(seen.cluster)
@@ -156,7 +145,6 @@ class Gateway:
     def _trouble(self, decided: Decided, leg: str, failure: RemoteError) -> None:
         """A leg found somebody unreachable: known before the next look."""
         if leg != "prefill":
-            self._decoder_seen(Report(decided.node, None, str(failure)))
-            self._watch.look_now(decided.node)
+            self.roster.trouble(decided.node, str(failure))
         elif decided.cluster != self.settings.cluster:
             self._source_seen(SourceSeen(decided.cluster, 0, 0, 0, 0, str(failure)))

@@ -64,9 +64,13 @@ class LegSettings:
     layout: Callable[[NodeName], str]
 
 
+class SourceFailed(PeerFailure):
+    """A prefill source said itself that it failed, whatever the code: it was reached."""
+
+
 class Legs:
-    """Performs the router's effects. `post` hands events to the router; `trouble(decided, leg, failure)` hears of
-    peers that could not be reached."""
+    """Performs the router's effects. `decoders` are the clients of the nodes of the time being. `post` hands events to
+    the router; `trouble(decided, leg, failure)` hears of peers that could not be reached."""
 
     def __init__(
         self,
@@ -165,9 +169,16 @@ class Legs:
             detail=event.detail,
         )
         exchange = self.exchanges.get(event.request)
-        if exchange is not None and exchange.decided is not None and failure.code == "unreachable":
+        reached = isinstance(failure, SourceFailed) or failure.code != "unreachable"
+        if exchange is not None and exchange.decided is not None and not reached:
             self._trouble(exchange.decided, event.leg, failure)
         self._post(event)
+
+    def _node(self, node: NodeName) -> NodeClient:
+        client = self._decoders.get(node)
+        if client is None:
+            raise PeerFailure("node_lost", f"{node} is no member any more")
+        return client
 
     def _left_ms(self, exchange: Exchange) -> int:
         return max(1, (exchange.deadline_ns - loop_now_ns()) // 1_000_000)
@@ -177,13 +188,13 @@ class Legs:
         wanted = CreditRequest(
             _transfer(exchange.request, attempt), len(exchange.tokens), min(left_ms, self._settings.credit_lease_ms)
         )
-        reply = await self._decoders[node].credit(wanted, left_ms / 1000)
+        reply = await self._node(node).credit(wanted, left_ms / 1000)
         self._post(CreditGranted(exchange.request, attempt, reply.receiver))
 
     async def _release(self, request: RequestId, attempt: int, node: NodeName) -> None:
         # The lease frees it all the same when this call does not get through.
         with contextlib.suppress(RemoteError):
-            await self._decoders[node].release_credit(_transfer(request, attempt), RELEASE_S)
+            await self._node(node).release_credit(_transfer(request, attempt), RELEASE_S)
 
     async def _prefill(self, exchange: Exchange, start: StartPrefill) -> None:
         request, attempt = start.request, start.attempt
@@ -211,11 +222,11 @@ class Legs:
                     case "done":
                         self._post(PrefillDone(request, attempt))
                     case "failed":
-                        raise PeerFailure(update.code, f"prefill in {start.cluster}: {update.detail}")
+                        raise SourceFailed(update.code, f"prefill in {start.cluster}: {update.detail}")
 
     async def _decode(self, exchange: Exchange, start: StartDecode) -> None:
         request, attempt = start.request, start.attempt
-        client, asked_ns = self._decoders[start.node], loop_now_ns()
+        client, asked_ns = self._node(start.node), loop_now_ns()
         body = add_field(exchange.body, "kv_transfer_params", self._handover(exchange, start))
         async with client.post(exchange.path, body) as response:
             whole = None if exchange.stream else await read_bounded(response, MAX_ANSWER_BYTES)

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ IDLE_S = 75.0
 """A connection without a whole request head for so long is closed: idle ones, and heads that come drop by drop."""
 GRACE_S = 3.0
 BODY_S = 60.0
+NOTHING: Mapping[str, Sequence[str]] = {}
 OPEN_PATHS = frozenset({"/health", "/metrics"})
 
 _ID: web.RequestKey[str] = web.RequestKey("request_id", str)
@@ -38,10 +39,18 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
 
 def make_app(
-    *, max_body_bytes: int, keys: Sequence[str] = (), open_paths: frozenset[str] = OPEN_PATHS
+    *,
+    max_body_bytes: int,
+    keys: Sequence[str] = (),
+    open_paths: frozenset[str] = OPEN_PATHS,
+    inside: Mapping[str, Sequence[str]] = NOTHING,
 ) -> web.Application:
-    """An application with error bodies and request ids; if there are `keys`, all but `open_paths` demand one."""
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_answer_errors, _bearer(keys, open_paths)])
+    """An application with error bodies and request ids; if there are `keys`, all but `open_paths` demand one.
+
+    `inside`: paths that begin so demand one of these keys instead, and are refused when there are none.
+    """
+    check = _bearer(keys, open_paths, inside)
+    app = web.Application(client_max_size=max_body_bytes, middlewares=[_answer_errors, check])
     app.on_response_prepare.append(_on_prepare)
     return app
 
@@ -171,12 +180,15 @@ def _cut(request: web.Request) -> web.Response:
     return web.Response()
 
 
-def _bearer(keys: Sequence[str], open_paths: frozenset[str]) -> Any:
-    expected = [key.encode() for key in keys]
+def _bearer(keys: Sequence[str], open_paths: frozenset[str], inside: Mapping[str, Sequence[str]]) -> Any:
+    everywhere = [key.encode() for key in keys]
+    within = {prefix: [key.encode() for key in others] for prefix, others in inside.items()}
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if expected and request.path not in open_paths:
+        found = [others for prefix, others in within.items() if request.path.startswith(prefix)]
+        expected = found[0] if found else everywhere
+        if found or (expected and request.path not in open_paths):
             scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
             given = shown.strip().encode(errors="replace")
             matches = [hmac.compare_digest(given, key) for key in expected]  # all of them: time tells nothing

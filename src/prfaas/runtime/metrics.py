@@ -24,6 +24,7 @@ class Metrics:
     prfaas_kv_bytes_total{link}            KV bytes that crossed a link, counted where they were received
     prfaas_blocks_in_use{node}             KV blocks that sequences and transfers hold
     prfaas_transfers_in_use{node}          transfers that hold anything
+    prfaas_members{cluster,role,state}     nodes of a cluster as its head knows them; states as in docs/states.md
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,8 @@ class Metrics:
         self._kv_bytes = Counter("prfaas_kv_bytes", "KV bytes over a link.", ("link",), registry=self.registry)
         self._blocks = Gauge("prfaas_blocks_in_use", "KV blocks held.", ("node",), registry=self.registry)
         self._transfers = Gauge("prfaas_transfers_in_use", "Transfers in hand.", ("node",), registry=self.registry)
+        labels = ("cluster", "role", "state")
+        self._members = Gauge("prfaas_members", "Nodes of a cluster.", labels, registry=self.registry)
 
     def request_ended(self, route: str, outcome: str) -> None:
         """One request ended."""
@@ -63,6 +66,10 @@ class Metrics:
         """Read what `node` holds when the metrics are read."""
         self._blocks.labels(node).set_function(blocks)
         self._transfers.labels(node).set_function(transfers)
+
+    def set_members(self, cluster: str, role: str, state: str, count: int) -> None:
+        """So many members of `cluster` have this role and are in this state."""
+        self._members.labels(cluster, role, state).set(count)
 
     def set_node(self, node: str, blocks: int, transfers: int) -> None:
         """What `node` said that it holds."""

@@ -1,4 +1,4 @@
-"""The prefill service over HTTP: gateways ask for prefills and read how they go, line by line.
+"""The prefill service over HTTP: gateways ask for prefills and read how they go, line by line; nodes join.
 
 It knows HTTP and the control messages; the cluster's head does the work. A gateway that hangs up withdraws its prefill.
 """
@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from prfaas.cluster.head import ClusterHead
+from prfaas.cluster.registrar import Registrar
 from prfaas.runtime.client import line_bytes
 from prfaas.runtime.http import json_reply, make_app, read_json
 from prfaas.runtime.metrics import CONTENT_TYPE, Metrics
@@ -33,6 +34,7 @@ class ServiceFront:
         app = make_app(max_body_bytes=self._max_body_bytes, keys=(self._secret,))
         app.router.add_get("/prfaas/v1/cluster", self._cluster)
         app.router.add_post("/prfaas/v1/prefill", self._prefill)
+        Registrar(self._head.roster).add_to(app.router)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._text)
         return app

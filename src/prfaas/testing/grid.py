@@ -1,7 +1,7 @@
 """Two clusters in one process, over real HTTP ports: nodes of `noderig`, a prefill service, a gateway.
 
-It knows how the composition roots wire heads (and does the same); the engines compute derived KV in no time, and
-tests decide where they wait or fail.
+It knows which nodes and heads there are; the engines compute derived KV in no time, and tests decide where they wait or
+fail, and what is stopped and started again (`heads`).
 """
 
 from __future__ import annotations
@@ -14,28 +14,16 @@ from typing import Any
 
 import aiohttp
 
-from prfaas.cluster.head import ClusterHead, HeadSettings
-from prfaas.cluster.nodeclient import NodeAddress, NodeClient
-from prfaas.cluster.shares import LinkShares
-from prfaas.cluster.watch import Report
-from prfaas.core.ids import ClusterName, LinkName, NodeName
-from prfaas.core.routing.router import RouterPolicy
-from prfaas.core.routing.threshold import Threshold
-from prfaas.core.routing.view import Source
-from prfaas.gateway.front import Front, FrontSettings
-from prfaas.gateway.gateway import Gateway, GatewaySettings
-from prfaas.gateway.sources import ServiceSource
+from prfaas.cluster.head import ClusterHead
+from prfaas.gateway.gateway import Gateway
 from prfaas.model.text import Text
 from prfaas.runtime.client import make_session
-from prfaas.runtime.http import Listening, serve
-from prfaas.runtime.metrics import Metrics
+from prfaas.runtime.http import Listening
 from prfaas.runtime.tasks import Tasks
-from prfaas.service.front import ServiceFront
-from prfaas.testing.noderig import LINK, MODEL, SECRET, Answer, Node, Rig, until
+from prfaas.testing.heads import FAR, HOME, GatewayProgram, HeadLimits, ServiceProgram
+from prfaas.testing.noderig import MODEL, SECRET, Answer, Node, Rig, until
 
-HOME, FAR = ClusterName("home"), ClusterName("far")
 THRESHOLD = 50
-POLL_S = 0.05
 
 
 @dataclass(slots=True)
@@ -46,12 +34,30 @@ class Grid:
     far_nodes: list[Node]
     home_nodes: list[Node]
     decoders: list[Node]
-    service: Listening
-    head: ClusterHead
-    gateway: Gateway
-    front: Listening
+    far_head: ServiceProgram
+    home_head: GatewayProgram
     session: aiohttp.ClientSession
     tasks: Tasks
+
+    @property
+    def service(self) -> Listening:
+        """Where the prefill service listens."""
+        return self.far_head.listening
+
+    @property
+    def head(self) -> ClusterHead:
+        """The prefill service's."""
+        return self.far_head.head
+
+    @property
+    def gateway(self) -> Gateway:
+        """The gateway of the time being."""
+        return self.home_head.gateway
+
+    @property
+    def front(self) -> Listening:
+        """Where the gateway listens."""
+        return self.home_head.listening
 
     async def post(self, path: str, body: dict[str, object], headers: dict[str, str] | None = None) -> Answer:
         """What the gateway answers."""
@@ -95,6 +101,7 @@ class Grid:
         await until(lambda: self.head.info().running + self.head.info().queued == 0, "prefills at the service")
         assert len(self.tasks) == 2, "a head died"
         self.gateway.validate()
+        self.head.validate()
         await self.rig.settled()
 
 
@@ -111,52 +118,27 @@ async def two_clusters(
     api_keys: tuple[str, ...] = (),
     max_body_bytes: int = 1 << 20,
     max_requests: int = 1024,
+    lease_ns: int = 5 * 10**9,
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
-    tasks = Tasks()
+    limits = HeadLimits(
+        THRESHOLD, queue_length, whole_limit, deadline_ns, api_keys, max_body_bytes, max_requests, lease_ns
+    )
+    tasks, text, listed = Tasks(), Text.load(rig.directory), [*far, *home, *decoders]
     async with make_session(SECRET) as session, make_session() as public:
-
-        def clients(nodes: list[Node]) -> list[NodeClient]:
-            return [NodeClient(session, NodeAddress(node.identity.name, node.listening.url)) for node in nodes]
-
-        def settings(cluster: ClusterName) -> HeadSettings:
-            return HeadSettings(cluster, MODEL, queue_length, SECRET.encode(), {LINK: 2}, POLL_S)
-
-        head = ClusterHead(settings(FAR), clients(far), LinkShares({LINK: 10**9}, 2 * 10**9))
-        service = await serve(ServiceFront(head, Metrics(), max_body_bytes, SECRET).app(), "127.0.0.1", 0, grace_s=0.1)
-        known: list[Gateway] = []
-
-        def home_seen(report: Report) -> None:
-            for one in known:
-                one.home_seen(report)
-
-        home_head = ClusterHead(settings(HOME), clients(home), LinkShares({}, 10**9), home_seen)
-        gateway = Gateway(
-            GatewaySettings(
-                cluster=HOME,
-                model=MODEL,
-                sources=(Source(FAR, LINK, False), Source(HOME, LinkName("home->home"), True)),
-                policy=RouterPolicy(Threshold(THRESHOLD), whole_limit, attempts=4),
-                credit_lease_ms=5000,
-                poll_s=POLL_S,
-            ),
-            clients(decoders),
-            [ServiceSource(FAR, NodeClient(session, NodeAddress(NodeName(FAR), service.url)))],
-            home_head,
-            Metrics(),
-        )
-        known.append(gateway)
-        text = Text.load(rig.directory)
-        front = Front(FrontSettings(MODEL, max_body_bytes, deadline_ns, api_keys, 0, max_requests), gateway, text)
-        listening = await serve(front.app(), "127.0.0.1", 0, grace_s=0.1)
-        tasks.spawn(head.run(), "service head")
-        tasks.spawn(gateway.run(), "gateway")
-        grid = Grid(rig, far, home, decoders, service, head, gateway, listening, public, tasks)
+        service = ServiceProgram(limits, session, tasks, far, listed)
+        await service.start()
+        gateway = GatewayProgram(limits, session, tasks, home, decoders, listed, service.listening.url, text)
+        await gateway.start()
+        grid = Grid(rig, far, home, decoders, service, gateway, public, tasks)
         try:
             await grid.known()
             yield grid
         finally:
-            await listening.close()
-            await service.close()
+            await gateway.stop()
+            await service.stop()
             await tasks.close()
             text.close()
+
+
+__all__ = ["FAR", "HOME", "THRESHOLD", "Grid", "two_clusters"]

@@ -10,6 +10,7 @@ that a newer peer may add some; missing or mistyped ones are refused by msgspec 
     node     POST /v1/completions, /v1/chat/completions with `kv_transfer_params` (TransferParams)
     service  GET  /prfaas/v1/cluster       -> ClusterInfo
     service  POST /prfaas/v1/prefill       PrefillRequest -> a stream of PrefillUpdate, one JSON object a line
+    heads    the members' endpoints, see `wire.members`
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class TransferParams(msgspec.Struct, frozen=True):
     prompt_hash: str = ""
     deadline_ms: int = 0
     """Milliseconds that are left when the message is sent; 0 means none given."""
+    epoch: int = 0
+    """The incarnation of the node that is meant: another one refuses, 409 "stale_epoch". 0 means any."""
 
 
 class CreditRequest(msgspec.Struct, frozen=True):

@@ -64,7 +64,6 @@ class Member:
         self._seen_ns = 0
         self._left = False
         self._worked = False  # whether anything may run there that was not declared lost
-        self._cause = ""
         self._story: deque[str] = deque(maxlen=24)
 
     @property
@@ -73,18 +72,13 @@ class Member:
         return self.state in WORKING
 
     def handle(self, now_ns: int, event: MemberEvent) -> list[Effect]:
-        """Effects of `event`, in order; `Moved` is among them when the state or the
-        incarnation changed."""
-        before, epoch = self.state, self.epoch
-        row = self.TABLE.row(before, type(event), tuple(self._story))
-        self._story.append(f"{now_ns}:{before.name}x{type(event).__name__}")
+        """Effects of `event`, in order: first `Moved`, when the state or the incarnation changed, so that what is
+        placed again because it was lost is not placed here again."""
+        row = self.TABLE.row(self.state, type(event), tuple(self._story))
+        self._story.append(f"{now_ns}:{self.state.name}x{type(event).__name__}")
         effects: list[Effect] = getattr(self, row.handler)(now_ns, event)
         if self.state not in row.to:
             raise InvariantError(f"member {self.node}: {self.state.name} is not in the row's {row.to}", (*self._story,))
-        self._worked = self._worked or self.working
-        if (self.state, self.epoch) != (before, epoch):
-            # First: what is placed again because it was lost must not be placed here again.
-            effects.insert(0, Moved(self.node, self.role, self.epoch, before, self.state, self._cause))
         return effects
 
     def validate(self) -> None:
@@ -100,9 +94,8 @@ class Member:
 
     @TABLE.on([State.UNKNOWN], Listed, [State.ABSENT], "watched from now on")
     def _listed(self, now_ns: int, event: Listed) -> list[Effect]:
-        self.state, self._cause = State.ABSENT, "listed"
         self.role, self.url, self.lease_ns = event.role, event.url, event.lease_ns
-        return [Watch(self.node, self.role, self.url)]
+        return [*self._move(State.ABSENT, "listed"), Watch(self.node, self.role, self.url)]
 
     @TABLE.on([State.UNKNOWN], Join, [State.UNSEEN], "a new member: its lease runs, and it is watched")
     @TABLE.on(
@@ -111,8 +104,7 @@ class Member:
     def _join(self, now_ns: int, event: Join) -> list[Effect]:
         if event.epoch < self.epoch or (event.epoch == self.epoch and self._left):
             return [self._stale(event.epoch)]
-        self._enter(event)
-        return [Watch(self.node, self.role, self.url), *self._leased(now_ns)]
+        return self._enter(now_ns, event)
 
     @TABLE.on([State.UNSEEN], Join, [State.UNSEEN], "the same: its lease runs anew; newer: replaces it; older: refused")
     @TABLE.on(
@@ -125,9 +117,7 @@ class Member:
         if event.epoch < self.epoch:
             return [self._stale(event.epoch)]
         if event.epoch > self.epoch:
-            lost = self._lose("replaced", None)
-            self._enter(event)
-            return [*lost, Unwatch(self.node), Watch(self.node, self.role, self.url), *self._leased(now_ns)]
+            return [*self._go("replaced"), *self._enter(now_ns, event)]
         if self.state is State.DRAINING:
             return [Answer(self.node, "leaving", f"{self.node} said that it leaves, and has not come back since")]
         if (event.role, event.geometry) != (self.role, self.geometry):
@@ -148,15 +138,12 @@ class Member:
     def _leave(self, now_ns: int, event: Leave) -> list[Effect]:
         if event.epoch != self.epoch:
             return [self._other(event.epoch)]
-        self.state, self._cause = State.DRAINING, "leaves"
-        return self._leased(now_ns)
+        return [*self._move(State.DRAINING, "leaves"), *self._leased(now_ns)]
 
     @TABLE.on([State.DRAINING], Drained, [State.GONE], "nothing runs there any more")
     def _drained(self, now_ns: int, event: Drained) -> list[Effect]:
-        self._left = True
-        self._worked = False
-        self._go("left")
-        return [Disarm(self._key), Unwatch(self.node)]
+        self._left, self._worked = True, False
+        return self._go("left")
 
     @TABLE.on([State.UNKNOWN], Renew, [State.UNKNOWN], "refused: it must join first, as after this head's restart")
     @TABLE.on([State.UNKNOWN], Leave, [State.UNKNOWN], "refused: never joined")
@@ -181,41 +168,37 @@ class Member:
     @TABLE.on(LISTED, Seen, [State.PRESENT], "takes work; another epoch: it restarted, and its old work is lost")
     def _listed_seen(self, now_ns: int, event: Seen) -> list[Effect]:
         # A look is authority here, even when a clock ran backwards: what answers at its address is the node.
-        lost = self._lose("restarted", self._seen_ns) if event.epoch != self.epoch else []
-        self.state, self._cause = State.PRESENT, "restarted" if lost else "answers"
+        new = event.epoch != self.epoch
+        lost = self._lose("restarted", self._seen_ns) if new else []
         self.epoch, self.layout, self._seen_ns = event.epoch, event.layout, now_ns
-        return [*lost, self._arm(now_ns)]
+        return [*self._move(State.PRESENT, "restarted" if lost else "answers", new), *lost, self._arm(now_ns)]
 
     @TABLE.on(UP, Seen, [*UP, State.GONE], "takes work; newer: it restarted and must join; older: it is not the one")
     @TABLE.on([State.DRAINING], Seen, [State.DRAINING, State.GONE], "newer: it restarted, what ran there is lost")
     def _seen(self, now_ns: int, event: Seen) -> list[Effect]:
         if event.epoch > self.epoch:
-            self._go("restarted")
-            return self._end("restarted")
-        if event.epoch == self.epoch:
-            self.layout, self._seen_ns = event.layout, now_ns
-        if self.state is not State.DRAINING:
-            right = event.epoch == self.epoch
-            self.state = State.JOINED if right else State.UNSEEN
-            self._cause = "answers" if right else "an older incarnation answers"
-        return []
+            return self._go("restarted")
+        if self.state is State.DRAINING:
+            return []
+        if event.epoch < self.epoch:
+            return self._move(State.UNSEEN, "an older incarnation answers")
+        self.layout = event.layout
+        return self._move(State.JOINED, "answers")
 
     @TABLE.on(LISTED, Unseen, [State.ABSENT], "no new work; what runs there may still end well")
     @TABLE.on(UP, Unseen, [State.UNSEEN], "no new work; what runs there may still end well")
     @TABLE.on([State.DRAINING], Unseen, [State.DRAINING], "its lease will tell")
     def _unseen(self, now_ns: int, event: Unseen) -> list[Effect]:
-        self._cause = event.trouble
-        if self.state is not State.DRAINING:
-            self.state = State.ABSENT if self.state in LISTED else State.UNSEEN
-        return []
+        if self.state is State.DRAINING:
+            return []
+        return self._move(State.ABSENT if self.state in LISTED else State.UNSEEN, event.trouble)
 
     @TABLE.on([State.ABSENT], LeaseEnded, [State.ABSENT], "silent for so long: what runs there is lost")
     @TABLE.on([State.PRESENT], LeaseEnded, LISTED, "silent for so long: lost; or it was this head that stood still")
     def _silent(self, now_ns: int, event: LeaseEnded) -> list[Effect]:
         if self._slept(now_ns, event):
             return [self._arm(now_ns)]
-        self.state, self._cause = State.ABSENT, "silent"
-        return self._lose("silent", None)
+        return [*self._move(State.ABSENT, "silent"), *self._lose("silent", None)]
 
     @TABLE.on([State.UNSEEN], LeaseEnded, [State.UNSEEN, State.GONE], _MISSED)
     @TABLE.on([State.JOINED], LeaseEnded, [State.JOINED, State.GONE], _MISSED)
@@ -223,8 +206,7 @@ class Member:
     def _missed(self, now_ns: int, event: LeaseEnded) -> list[Effect]:
         if self._slept(now_ns, event):
             return [self._arm(now_ns)]
-        self._go("lease ended")
-        return self._end("lease ended")
+        return self._go("lease ended")
 
     @property
     def _key(self) -> tuple[str, NodeName]:
@@ -234,11 +216,24 @@ class Member:
         """Whether it was this head that stood still: then signs of life may wait to be read, and nobody is blamed."""
         return now_ns - event.due_ns > self.lease_ns // 4
 
-    def _enter(self, event: Join) -> None:
-        self.state, self._cause = State.UNSEEN, "joins"
+    def _move(self, state: State, cause: str, again: bool = False) -> list[Effect]:
+        before, self.state = self.state, state
+        self._worked = self._worked or self.working
+        if state is before and not again:
+            return []
+        return [Moved(self.node, self.role, self.epoch, before, state, cause)]
+
+    def _enter(self, now_ns: int, event: Join) -> list[Effect]:
         self.role, self.epoch, self.geometry = event.role, event.epoch, event.geometry
         self.url, self.layout = event.geometry.url, event.geometry.layout
-        self.lease_ns, self._left, self._seen_ns = event.lease_ns, False, 0
+        self.lease_ns, self._left = event.lease_ns, False
+        moved = self._move(State.UNSEEN, "joins")
+        return [*moved, Watch(self.node, self.role, self.url), *self._leased(now_ns)]
+
+    def _go(self, cause: str) -> list[Effect]:
+        moved = self._move(State.GONE, cause)
+        self.geometry, self.url, self.layout = None, "", ""
+        return [*moved, Disarm(self._key), Unwatch(self.node), *self._lose(cause, None)]
 
     def _leased(self, now_ns: int) -> list[Effect]:
         return [self._arm(now_ns), Answer(self.node, "", self.state.name.lower(), self.lease_ns)]
@@ -246,13 +241,6 @@ class Member:
     def _arm(self, now_ns: int) -> Effect:
         self.until_ns = now_ns + self.lease_ns
         return Arm(self._key, self.until_ns, LeaseEnded(self.node, self.until_ns))
-
-    def _go(self, cause: str) -> None:
-        self.state, self._cause = State.GONE, cause
-        self.geometry, self.url, self.layout = None, "", ""
-
-    def _end(self, cause: str) -> list[Effect]:
-        return [Disarm(self._key), Unwatch(self.node), *self._lose(cause, None)]
 
     def _lose(self, cause: str, until_ns: int | None) -> list[Effect]:
         """What runs there, unless it was lost already or nothing ever did."""
