@@ -11,6 +11,7 @@ import click
 import structlog
 
 from prfaas.cli.engines import engine_of
+from prfaas.cli.joiner import ANY_PORT, Joiner, Wanted, joining_node
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Node, Topology
@@ -35,26 +36,52 @@ log = structlog.get_logger(__name__)
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--cluster", required=True, help="The node's cluster.")
-@click.option("--node", required=True, help="The node's name.")
-def command(file: Path, cluster: str, node: str) -> None:
-    """Run one engine: node NODE of cluster CLUSTER of topology FILE."""
+@click.option("--node", "--name", "node", required=True, help="The node's name.")
+@click.option("--join", is_flag=True, help="Join the cluster under a name that FILE does not list.")
+@click.option("--role", type=click.Choice(["prefill", "decode"]), default="prefill", help="Of a node that joins.")
+@click.option("--like", default="", help="A node of FILE whose engine one that joins has; the first of its role.")
+@click.option("--listen", default=ANY_PORT, help="HOST:PORT of a node that joins; port 0 is any.", show_default=True)
+@click.option("--data-listen", default=ANY_PORT, help="HOST:PORT where it takes KV connections.", show_default=True)
+@click.option("--advertise", help="Host that peers dial, when it is not the one listened on.")
+@click.option("--drain", default=60.0, help="Seconds that one that leaves waits for its last work.", show_default=True)
+def command(
+    file: Path,
+    cluster: str,
+    node: str,
+    join: bool,
+    role: str,
+    like: str,
+    listen: str,
+    data_listen: str,
+    advertise: str | None,
+    drain: float,
+) -> None:
+    """Run one engine: node NODE of cluster CLUSTER of topology FILE. With --join, one that FILE does not list."""
     topology = read_topology(file)
     environment = read_environment(topology, os.environ)
     set_up_logging(environment.log.level, environment.log.format, program="node", cluster=cluster, node=node)
     if cluster not in topology.clusters:
         raise ConfigError(f"{file}: no cluster is called {cluster!r}; expected one of {', '.join(topology.clusters)}")
-    known = topology.clusters[cluster]
-    found = known.node(node)
+    found, joiner = topology.clusters[cluster].node(node), None
+    if join:
+        found = joining_node(topology, cluster, Wanted(node, role, like, listen, data_listen, advertise))
+        joiner = Joiner(topology, cluster, found, environment.secret, drain)
     if found is None:
-        names = ", ".join(one.name for one in known.nodes)
+        names = ", ".join(one.name for one in topology.clusters[cluster].nodes)
         raise ConfigError(f"{file}: cluster {cluster} has no node {node!r}; expected one of {names}")
     directory = resolve_model(topology.model)
     text = Text.load(directory)
-    raise SystemExit(asyncio.run(_serve(topology, environment, ClusterName(cluster), found, directory, text)))
+    raise SystemExit(asyncio.run(_serve(topology, environment, ClusterName(cluster), found, directory, text, joiner)))
 
 
 async def _serve(
-    topology: Topology, environment: Environment, cluster: ClusterName, node: Node, directory: Path, text: Text
+    topology: Topology,
+    environment: Environment,
+    cluster: ClusterName,
+    node: Node,
+    directory: Path,
+    text: Text,
+    joiner: Joiner | None,
 ) -> int:
     at, data_at = _listener(node.listen, node, "listen"), _listener(node.data_listen, node, "data_listen")
     epoch = Epoch(time.time_ns())
@@ -72,20 +99,22 @@ async def _serve(
             raise _taken(data_at, error) from None
         raise
     try:
-        return await _run(server, at)
+        return await _run(server, at, joiner)
     finally:
         await server.close()
         log.info("ended")
 
 
-async def _run(server: NodeServer, at: Endpoint) -> int:
+async def _run(server: NodeServer, at: Endpoint, joiner: Joiner | None) -> int:
     """From starting to being stopped, which may come first; the exit code."""
     stopped = asyncio.create_task(until_stopped(server.tasks), name="until stopped")
     starting = asyncio.create_task(server.start(at.host, at.port), name="start")
     try:
         await asyncio.wait({stopped, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            starting.result()
+            listening = starting.result()
+            if joiner is not None:
+                return await joiner.serve(server, listening, stopped)
         return await stopped
     except OSError as error:
         raise _taken(at, error) from None

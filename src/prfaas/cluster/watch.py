@@ -7,6 +7,7 @@ reported as not ready with the reason, once it failed and each time after. Nodes
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -71,7 +72,10 @@ class NodeWatch:
 
     def _start(self, followed: _Followed) -> None:
         if self._group is not None:
-            followed.task = self._group.create_task(self._look(followed), name=f"watch {followed.client.node.name}")
+            # In a context of its own: what is bound to the log while a node joins is not of its looks.
+            followed.task = self._group.create_task(
+                self._look(followed), name=f"watch {followed.client.node.name}", context=contextvars.Context()
+            )
 
     async def _look(self, followed: _Followed) -> None:
         client, wake = followed.client, followed.wake

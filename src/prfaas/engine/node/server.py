@@ -186,24 +186,26 @@ class NodeServer:
         card = ModelCard(self._identity.model, self._started_s, self._ready.max_model_len)
         return json_reply(ModelList([card]))
 
-    async def _node(self, request: web.Request) -> web.StreamResponse:
+    def info(self) -> NodeInfo:
+        """What the node says of itself. Only once it is ready."""
         who, limits = self._identity, self._ready
-        return json_reply(
-            NodeInfo(
-                node=who.name,
-                cluster=who.cluster,
-                role=who.role,
-                epoch=who.epoch,
-                model=who.model,
-                layout=self._layout,
-                max_model_len=limits.max_model_len,
-                max_sequences=limits.max_sequences,
-                data=[Address(peer.host, peer.port) for peer in who.data],
-                running=self._engine.running,
-                blocks_in_use=self.blocks_in_use,
-                transfers_in_use=self.transfers_in_use,
-            )
+        return NodeInfo(
+            node=who.name,
+            cluster=who.cluster,
+            role=who.role,
+            epoch=who.epoch,
+            model=who.model,
+            layout=self._layout,
+            max_model_len=limits.max_model_len,
+            max_sequences=limits.max_sequences,
+            data=[Address(peer.host, peer.port) for peer in who.data],
+            running=self._engine.running,
+            blocks_in_use=self.blocks_in_use,
+            transfers_in_use=self.transfers_in_use,
         )
+
+    async def _node(self, request: web.Request) -> web.StreamResponse:
+        return json_reply(self.info())
 
     async def _credit(self, request: web.Request) -> web.StreamResponse:
         asked = await read_json(request, CreditRequest)
@@ -240,6 +242,9 @@ class NodeServer:
             if wanted.model != self._identity.model:
                 said = f"the model {wanted.model[:80]!r} does not exist"
                 raise RequestError(said, status=404, param="model", code="model_not_found")
+            if leg.epoch not in (0, self._identity.epoch):
+                said = f"for incarnation {leg.epoch} of {self._identity.name}; this is {self._identity.epoch}"
+                raise RequestError(said, status=409, code="stale_epoch")
             async with within(deadline_ns):
                 asked = await understand(kind, wanted, leg, self._text, self._ready, arrived_ns, deadline_ns)
             if leg.do_remote_decode:
