@@ -104,6 +104,10 @@ class Device:
 
     def _pass_on(self, order: int | None) -> None:
         self._decode_next = order is not None
+        # Not at once: whoever had it may ask for its next turn first.
+        asyncio.get_running_loop().call_soon(self._grant)
+
+    def _grant(self) -> None:
         while (mine := self._next()) is not None:
             if not mine.done():
                 mine.set_result(None)

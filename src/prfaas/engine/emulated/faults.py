@@ -56,7 +56,8 @@ class _Armed:
 
     def strikes(self, point: str) -> bool:
         fault = self.fault
-        if fault.at != point and not (point.startswith(fault.at) and point[len(fault.at) :].lstrip(":").isdigit()):
+        which, _, number = point.rpartition(":")
+        if fault.at != point and not (fault.at == which and number.isdigit()):
             return False
         if fault.times is not None and self.struck >= fault.times:
             return False

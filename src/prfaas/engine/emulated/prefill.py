@@ -36,8 +36,8 @@ class Pace:
     corrupt: bool = False
     _since_ns: int = field(default_factory=loop_now_ns)
 
-    async def point(self, name: str) -> None:
-        """Suffer what happens at the point `name`. Raises EmulatedFailure."""
+    async def point(self, name: str) -> bool:
+        """Suffer what happens at the point `name`; whether that took time. Raises EmulatedFailure."""
         struck = self.faults.at(name)
         self.factor *= struck.factor
         self.corrupt = self.corrupt or struck.corrupt
@@ -45,6 +45,7 @@ class Pace:
             await self.device.wait(struck.stall_ns)
         if struck.fail:
             raise EmulatedFailure(f"told to fail at {name}")
+        return struck.stall_ns != 0
 
     async def breathe(self) -> None:
         """Lets others run when this sequence has not for a while."""
@@ -70,11 +71,12 @@ class Prefill:
 
     async def run(self) -> None:
         """Returns when all is computed and handed over."""
-        pace, ready_ns = self.pace, loop_now_ns()
+        pace = self.pace
         await pace.point("prefill:start")
-        starts = range(0, self.length, self.chunk_tokens)
-        for index, start in enumerate(starts):
-            await pace.point(f"prefill:chunk:{index}")
+        ready_ns = loop_now_ns()
+        for index, start in enumerate(range(0, self.length, self.chunk_tokens)):
+            if await pace.point(f"prefill:chunk:{index}"):
+                ready_ns = loop_now_ns()
             ready_ns = await self._chunk(start, min(start + self.chunk_tokens, self.length), ready_ns)
         await pace.point("prefill:end")
 
@@ -95,9 +97,11 @@ class Prefill:
                     await self._hand_over(layers[done], start, stop)
                     done += 1
             await self.device.until(end_ns)
+            if stop < self.length:
+                await self._hand_over(layers[done], start, stop)
         if stop == self.length:
             await self.pace.point("prefill:last_layer")
-        await self._hand_over(layers[done], start, stop)
+            await self._hand_over(layers[done], start, stop)
         return end_ns
 
     def _cost_ns(self, start: int, stop: int) -> int:
