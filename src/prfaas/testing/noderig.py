@@ -52,6 +52,28 @@ async def until(true: Callable[[], bool], what: str = "") -> None:
 
 
 @dataclass(slots=True)
+class Told:
+    """One choice of an answer, its chunks put together. `logprobs`: as OpenAI has it, whichever endpoint."""
+
+    text: str = ""
+    finish: str | None = None
+    logprobs: dict[str, list[Any]] | None = None
+
+    def add(self, choice: dict[str, Any]) -> None:
+        """A chunk, or a whole choice."""
+        assert self.finish is None, "a piece after the last one"
+        if "text" in choice:
+            self.text += choice["text"]
+        else:
+            self.text += choice["message" if "message" in choice else "delta"].get("content") or ""
+        self.finish = choice["finish_reason"]
+        for name, values in (choice["logprobs"] or {}).items():
+            if values is not None:  # `refusal`
+                self.logprobs = self.logprobs or {}
+                self.logprobs.setdefault(name, []).extend(values)
+
+
+@dataclass(slots=True)
 class Answer:
     """A finished HTTP answer."""
 
@@ -78,14 +100,34 @@ class Answer:
         return EventReader().feed(self.body)
 
     @property
+    def streamed(self) -> bool:
+        return self.headers["Content-Type"].startswith("text/event-stream")
+
+    @property
+    def chunks(self) -> list[Any]:
+        """The body, or a stream's chunks."""
+        return [json.loads(event.data) for event in self.events if not event.is_done] if self.streamed else [self.json]
+
+    @property
+    def choices(self) -> list[Told]:
+        """All choices in order, streamed or whole, of either endpoint."""
+        found: dict[int, Told] = {}
+        for chunk in self.chunks:
+            for choice in chunk.get("choices", []):
+                found.setdefault(choice["index"], Told()).add(choice)
+        assert sorted(found) == list(range(len(found)))
+        return [found[index] for index in sorted(found)]
+
+    @property
+    def usage(self) -> Any:
+        """The usage, of a stream its last chunk's, if it has one."""
+        return self.chunks[-1].get("usage")
+
+    @property
     def text(self) -> str:
-        """The generated text, streamed or whole, of either endpoint."""
-        if not self.headers["Content-Type"].startswith("text/event-stream"):
-            choice = self.json["choices"][0]
-            return str(choice["text"] if "text" in choice else choice["message"]["content"])
-        chunks = [json.loads(event.data) for event in self.events if not event.is_done]
-        choices = [choice for chunk in chunks for choice in chunk.get("choices", [])]
-        return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
+        """The generated text of the one choice, streamed or whole, of either endpoint; "" when there is none."""
+        (told,) = self.choices or [Told()]
+        return told.text
 
 
 @dataclass(slots=True)
@@ -151,6 +193,7 @@ class Rig:
         wait: bool = True,
         transport: Transport | None = None,
         engine: DerivedEngine | None = None,
+        port: int = 0,
     ) -> Node:
         epoch = epoch or Epoch(time.time_ns())
         cluster = ClusterName("far" if role == "prefill" else "home")
@@ -163,7 +206,7 @@ class Rig:
         engine = engine or DerivedEngine(limits)
         server = NodeServer(engine, Text.load(self.directory), transport, identity, node_limits, SECRET, metrics)
         self.stack.push_async_callback(server.close)
-        starting = asyncio.create_task(server.start("127.0.0.1", 0))
+        starting = asyncio.create_task(server.start("127.0.0.1", port))
         if wait:
             await starting
         else:

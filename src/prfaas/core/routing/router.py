@@ -98,6 +98,10 @@ class Router:
         choice = choose_source(self.view, self._policy.threshold, tokens, tried.clusters, tried.stays)
         if choice.source is None:
             if tokens > self._policy.whole_limit:
+                if tried.stays == "echo":  # asked for: no other try can help
+                    limit = self._policy.whole_limit
+                    said = f"echo: a decode node computes at most {limit} tokens by itself, the prompt has {tokens}"
+                    return NoPlace(413, "context_length_exceeded", said)
                 message = (
                     f"no prefill node can take {tokens} tokens now, and a decode node computes at most"
                     f" {self._policy.whole_limit} by itself"
