@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from prfaas.core.routing.request import Life, RequestLife
 from prfaas.testing.grid import Grid, two_clusters
 from prfaas.testing.noderig import MODEL, Rig, until
 
@@ -121,3 +122,24 @@ async def test_more_requests_than_the_limit_are_429_at_once(rig: Rig) -> None:
             assert [(await one).status, (await two).status] == [200, 200]
         assert (await grid.complete("four", max_tokens=2)).status == 200
         await grid.settled()
+
+
+@pytest.mark.parametrize("state", [Life.CREDIT, Life.PREFILL, Life.HANDOVER, Life.WHOLE])
+async def test_a_client_that_leaves_before_a_leg_took_its_first_step(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, state: Life
+) -> None:
+    """In the same turn of the loop: the leg's task is cancelled before it ran. Credit must not wait for its lease."""
+    handle, left = RequestLife.handle, []
+
+    def leaving(self: RequestLife, now_ns: int, event: Any) -> Any:
+        effects = handle(self, now_ns, event)
+        if self.state is state and not left:
+            left.append(self.request)
+            grid.gateway.leave(self.request)
+        return effects
+
+    monkeypatch.setattr(RequestLife, "handle", leaving)
+    async with grid.asking([65] if state is Life.WHOLE else "x" * 120, max_tokens=4):
+        await until(lambda: bool(left), "the state")
+        await until(lambda: grid.gateway.in_flight == 0, "the request is over")
+    await grid.settled()

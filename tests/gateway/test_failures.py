@@ -88,7 +88,7 @@ async def test_a_stream_past_its_deadline_ends_with_an_error_and_no_end_mark(gri
             await asyncio.Event().wait()
 
     grid.decoders[0].engine.before_token = slow
-    answer = await grid.complete(LONG, headers={"x-prfaas-deadline-ms": "400"}, max_tokens=6, stream=True)
+    answer = await grid.complete(LONG, headers={"x-prfaas-deadline-ms": "1500"}, max_tokens=6, stream=True)
     assert answer.status == 200
     assert answer.events[-1].name == "error"
     assert not any(event.is_done for event in answer.events)

@@ -80,7 +80,9 @@ async def test_prefills_are_shared_over_the_nodes_of_a_cluster(rig: Rig) -> None
     async with two_clusters(rig, far=far, home=home, decoders=decoders) as grid:
         answers = await asyncio.gather(*(grid.complete(f"{i}" + LONG, max_tokens=3) for i in range(8)))
         assert {answer.status for answer in answers} == {200}
-        assert [node.engine.seen["prefill"] for node in far] == [4, 4]
+        prefills = [node.engine.seen["prefill"] for node in far]
+        assert sum(prefills) == 8
+        assert min(prefills) >= 2, "who is free takes the next; who is fast may take more"
         assert [node.engine.seen["landed"] for node in decoders] == [4, 4]
         await grid.settled()
 

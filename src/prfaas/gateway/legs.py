@@ -50,6 +50,8 @@ from prfaas.wire.openai import add_field
 log = structlog.get_logger(__name__)
 MAX_ANSWER_BYTES = 64 << 20
 RELEASE_S = 5.0
+STAGES = {"prefill": "prefill_leg", "decode": "decode_leg"}
+"""What a node calls `prefill` is computing; here it is a whole leg, with its queue and hand-over."""
 
 LegKey = tuple[RequestId, int, str]
 
@@ -135,6 +137,7 @@ class Legs:
         task = asyncio.get_running_loop().create_task(self._leg(key, work), name="/".join(map(str, key)))
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda _: work.close())  # a leg that is cancelled before its first step never began it
 
     def _cancel(self, key: LegKey) -> None:
         task = self._tasks.get(key)
@@ -147,7 +150,7 @@ class Legs:
         started_ns = loop_now_ns()
         try:
             await work
-            self._metrics.stage_took(leg, loop_now_ns() - started_ns)
+            self._metrics.stage_took(STAGES.get(leg, leg), loop_now_ns() - started_ns)
         except Refused as refused:
             fatal = leg == "decode" and 400 <= refused.status < 500 and refused.status not in (408, 409, 425, 429)
             status = refused.status if fatal or refused.status == 504 else 502

@@ -44,6 +44,7 @@ class Books:
         self.machine = machine
         self.now = 0
         self.credit: set[tuple[str, int]] = set()
+        self.asked: set[tuple[str, int]] = set()
         self.prefill: dict[tuple[str, int], str] = {}
         self.decode: dict[tuple[str, int], str] = {}
         self.answers: dict[str, list[str]] = {}
@@ -64,14 +65,15 @@ class Books:
                 self.armed.discard(key)
             case AskCredit(request, attempt):
                 self.credit.add((request, attempt))
+                self.asked.add((request, attempt))
             case ReleaseCredit(request, attempt):
                 self.credit.remove((request, attempt))
+                self.asked.discard((request, attempt))
             case StartPrefill(request, attempt):
                 assert (request, attempt) in self.credit, "a prefill was asked for without landing credit"
                 self.prefill[request, attempt] = "asked"
             case StartDecode(request, attempt, handover=handover):
-                if handover:
-                    self.credit.remove((request, attempt))
+                assert handover == ((request, attempt) in self.credit)
                 self.decode[request, attempt] = "started"
             case CancelPrefill(request, attempt):
                 del self.prefill[request, attempt]
@@ -88,12 +90,11 @@ class Books:
     def news(self, draw: st.DrawFn) -> None:
         """One thing that may happen next, given what is open."""
         options: list[RouterEvent] = []
-        for request, attempt in sorted(self.credit):
-            if (request, attempt) not in self.prefill:
-                options += [
-                    CreditGranted(RequestId(request), attempt, "d0"),
-                    LegFailed(RequestId(request), attempt, "credit", draw(st.sampled_from(FAILURES)), ""),
-                ]
+        for request, attempt in sorted(self.asked):
+            options += [
+                CreditGranted(RequestId(request), attempt, "d0"),
+                LegFailed(RequestId(request), attempt, "credit", draw(st.sampled_from(FAILURES)), ""),
+            ]
         for (request, attempt), state in sorted(self.prefill.items()):
             if state == "asked":
                 options += [
@@ -126,12 +127,15 @@ class Books:
     def happen(self, event: RouterEvent) -> None:
         """Book what the leg itself did, then tell the machine."""
         match event:
+            case CreditGranted(request, attempt):
+                self.asked.discard((request, attempt))
             case PrefillBound(request, attempt):
                 self.prefill[request, attempt] = "bound"
             case PrefillDone(request, attempt):
                 del self.prefill[request, attempt]
             case FirstToken(request, attempt):
                 self.decode[request, attempt] = "answering"
+                self.credit.discard((request, attempt))
             case Answered(request, attempt):
                 del self.decode[request, attempt]
             case LegFailed(request, attempt, leg):

@@ -38,7 +38,7 @@ class AskCredit:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseCredit:
-    """Give the landing room of the attempt back: no decode leg will use it."""
+    """Give the landing room of the attempt back, unless a transfer uses it already, which gives it back itself."""
 
     request: RequestId
     attempt: int

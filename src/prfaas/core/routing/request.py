@@ -90,6 +90,8 @@ class Tried:
     clusters: set[ClusterName] = field(default_factory=set)
     nodes: set[NodeName] = field(default_factory=set)
     stays: str = ""
+    last: str = ""
+    """The latest failure, for whoever must be told that nothing is left to try."""
 
 
 Plan = Callable[[int, Tried], Place | NoPlace]
@@ -153,7 +155,7 @@ class RequestLife:
             )
         if self.state in (Life.HANDOVER, Life.ANSWERING) and not self._decode_open:
             raise InvariantError(f"request {self.request}: {self.state.name} without a decode leg", (*self._story,))
-        if self._credit and self.state not in (Life.CREDIT, Life.PREFILL):
+        if self._credit and self.state not in (Life.CREDIT, Life.PREFILL, Life.HANDOVER):
             raise InvariantError(f"request {self.request}: credit held in {self.state.name}", (*self._story,))
 
     @TABLE.on([Life.NEW], Arrived, PLACED, "the router chooses a place, or says that there is none")
@@ -177,7 +179,7 @@ class RequestLife:
 
     @TABLE.on([Life.PREFILL], PrefillBound, [Life.HANDOVER], "a node is chosen: the decode leg starts and dials it")
     def _bound(self, now_ns: int, event: PrefillBound) -> list[Effect]:
-        self.state, self._decode_open, self._credit, self._called_ns = Life.HANDOVER, True, False, now_ns
+        self.state, self._decode_open, self._called_ns = Life.HANDOVER, True, now_ns
         return [StartDecode(self.request, self.attempt, self._placed().node, handover=True)]
 
     @TABLE.on([Life.HANDOVER], PrefillDone, [Life.HANDOVER], "the prefill side let go; decode has yet to answer")
@@ -188,7 +190,7 @@ class RequestLife:
 
     @TABLE.on([Life.HANDOVER, Life.WHOLE], FirstToken, [Life.ANSWERING], "from here on the client sees this attempt")
     def _first_token(self, now_ns: int, event: FirstToken) -> list[Effect]:
-        self.state = Life.ANSWERING
+        self.state, self._credit = Life.ANSWERING, False  # the transfer that used it is over
         return [Relay(self.request, self.attempt)]
 
     @TABLE.on([Life.ANSWERING], Answered, [Life.ENDED], "the answer is whole")
@@ -202,6 +204,7 @@ class RequestLife:
         if event.fatal:
             return [*effects, Refuse(self.request, event.status, event.code, event.detail), *self._end("refused")]
         place = self._placed()
+        self._tried.last = f"{event.leg}: {event.code}: {event.detail}"
         if event.code == "deadline_unmeetable" and not place.remote:
             return [*effects, Refuse(self.request, 503, event.code, event.detail), *self._end("refused")]
         if event.leg == "credit" and event.code == "landing_buffer_exceeded":
@@ -236,7 +239,7 @@ class RequestLife:
 
     @TABLE.on(TRYING, DeadlinePassed, [Life.ENDED], "504, both legs stop, credit goes back")
     def _late(self, now_ns: int, event: DeadlinePassed) -> list[Effect]:
-        message = f"the deadline passed while the request {self.state.value}"
+        message = f"the deadline passed; by then: {self.state.value}"
         return [*self._close(""), Refuse(self.request, 504, "deadline_exceeded", message), *self._end("refused")]
 
     @TABLE.on([Life.ANSWERING], DeadlinePassed, [Life.ENDED], "the stream ends with an error; both legs stop")

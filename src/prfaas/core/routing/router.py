@@ -116,7 +116,7 @@ class Router:
         if ready and all(tokens > d.max_tokens for d in ready):
             longest = max(d.max_tokens for d in ready)
             return NoPlace(413, "context_length_exceeded", f"{tokens} tokens; the longest that is served is {longest}")
-        what = "every decode node failed this request" if tried.nodes else "no decode node is ready"
+        what = f"no decode node is left; the last failure: {tried.last}" if tried.nodes else "no decode node is ready"
         return NoPlace(503, "no_decode_node", what)
 
     def _count(self, before: NodeName | None, after: NodeName | None) -> None:
