@@ -128,7 +128,7 @@ def test_a_decode_node_that_is_gone_gives_its_requests_back_at_once() -> None:
         closed = {
             0: [ReleaseCredit, Decided, AskCredit],
             1: [CancelPrefill, ReleaseCredit, Decided, AskCredit],
-            2: [CancelPrefill, CancelDecode, Decided, AskCredit],
+            2: [CancelPrefill, CancelDecode, ReleaseCredit, Decided, AskCredit],
             3: [CancelPrefill, CancelDecode, Disarm, Ended],
         }[advance]
         assert kinds(effects) == closed
