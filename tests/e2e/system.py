@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -23,14 +24,23 @@ from prfaas.config.topology import Topology
 
 START_S = 240.0
 SETTLE_S = 20.0
+SECRET = "the secret of all that tests start."
 STARTING = re.compile(r"\s+(\S+)\s+starting \(.*pid (\d+)\)")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(count: int = 1) -> int:
+    """The first of `count` ports in a row that nobody listens on."""
+    while True:
+        with contextlib.ExitStack() as probes:
+            first = probes.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                for more in range(1, count):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", port + more))
+            except (OSError, OverflowError):
+                continue
+            return port
 
 
 def alive(pid: int) -> bool:
@@ -63,11 +73,11 @@ class System:
     _reader: threading.Thread | None = None
 
     @classmethod
-    def start(cls, file: Path, state: Path, model: str | None) -> System:
-        port = free_port()
+    def start(cls, file: Path, state: Path, model: str | None = None, gateways: int = 1) -> System:
+        port = free_port(gateways)
         command = [sys.executable, "-m", "prfaas.cli.main", "up", str(file), "--port", str(port)]
         command += ["--model", model] if model else []
-        environ = {**os.environ, "XDG_STATE_HOME": str(state), "PYTHONUNBUFFERED": "1"}
+        environ = {**os.environ, "XDG_STATE_HOME": str(state), "PYTHONUNBUFFERED": "1", "PRFAAS_SECRET": SECRET}
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, start_new_session=True
         )
@@ -106,8 +116,9 @@ class System:
     def model(self) -> str:
         return self.topology.public_name
 
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120)
+    def client(self, gateway: str | None = None) -> openai.OpenAI:
+        url = self.url if gateway is None else self.health_of(gateway)
+        return openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120)
 
     def health_of(self, name: str) -> str:
         """The URL of a program's HTTP door."""
