@@ -82,7 +82,7 @@ def test_a_port_in_use_is_one_line_and_nothing_starts(tmp_path: Path, monkeypatc
         code, said, wrong = prfaas("up", EXAMPLE, "--port", str(port))
     assert (code, said) == (2, "")
     expected = "is in use by another program; expected a free port (--port sets the gateway's)"
-    assert wrong == f"clusters.home.listen: 127.0.0.1:{port} {expected}\n"
+    assert wrong == f"{EXAMPLE}:10: clusters.home.listen: 127.0.0.1:{port} {expected}\n"
     assert list(tmp_path.iterdir()) == []
 
 

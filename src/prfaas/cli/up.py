@@ -26,6 +26,7 @@ from prfaas.cli.supervise import Pace, StartFailed, Supervisor
 from prfaas.cli.validate import described
 from prfaas.cli.welcome import welcome
 from prfaas.config.checks import listeners
+from prfaas.config.document import read_document
 from prfaas.config.environment import read_environment
 from prfaas.config.reader import Overrides, read_topology, write_topology
 from prfaas.config.topology import Topology
@@ -43,10 +44,15 @@ def command(file: Path, model: str | None, port: int | None, log_dir: Path | Non
     environ = dict(os.environ)
     environ[topology.security.secret_env] = read_environment(topology, environ, alone=True).secret
     check_engines(topology)
-    _check_ports(topology)
-    directory = fetched(topology.model)
+    _check_ports(topology, file)
+    try:
+        directory = fetched(topology.model)
+    except ConfigError as error:
+        if model is not None:
+            raise
+        raise read_document(file).error(("model",), str(error)) from None
     topology = localised(topology, directory)
-    _check_ports(topology)
+    _check_ports(topology, file)
     run = prepare(topology, environ, log_dir)
     click.echo(f"{file}: {described(topology)}")
     sys.exit(asyncio.run(stay_up(run, prfaas_command(run.file))))
@@ -116,5 +122,6 @@ def _logs(supervisor: Supervisor, programs: list[Program]) -> dict[str, Path]:
     return {program.name: supervisor.log(program) for program in programs}
 
 
-def _check_ports(topology: Topology) -> None:
-    check_free((".".join(map(str, where)), endpoint) for where, endpoint, _ in listeners(topology))
+def _check_ports(topology: Topology, file: Path) -> None:
+    document = read_document(file)
+    check_free((str(document.error(where, "")).rstrip(": "), endpoint) for where, endpoint, _ in listeners(topology))

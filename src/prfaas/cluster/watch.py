@@ -80,11 +80,11 @@ class NodeWatch:
     async def _look(self, followed: _Followed) -> None:
         client, wake = followed.client, followed.wake
         while True:
+            wake.clear()  # before the look: who asks while it is under way gets another
             try:
                 report = Report(client.node.name, await client.info(timeout_s=look_timeout_s(self._period_s)))
             except RemoteError as failure:
                 report = Report(client.node.name, None, str(failure))
-            wake.clear()
             self._listen(report)
             try:
                 async with asyncio.timeout(self._period_s):

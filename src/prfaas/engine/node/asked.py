@@ -19,6 +19,8 @@ from prfaas.wire.openai import AnyRequest, CompletionRequest, Kind
 from prfaas.wire.openai.prompt import prompt_tokens
 
 DEFAULT_COMPLETION_TOKENS = 16
+DEFAULT_CHAT_TOKENS = 1024
+"""A chat that names no bound. Room is taken for the longest answer, so the whole context would let few chats in."""
 MAX_ID_CHARS = 256
 MAX_CONNECTIONS = 64
 NO_TRANSFER = TransferParams(transfer_id="")
@@ -110,7 +112,7 @@ async def understand(
 
 
 def _max_tokens(request: AnyRequest, prompt: int, longest: int, *, prefill_only: bool) -> int:
-    """The bound on the answer: what the client said, or 16 for completions, or what is left of the context."""
+    """The bound on the answer: what the client said, or the default of its kind, within the context."""
     said, left = request.max_new_tokens, longest - prompt
     if prefill_only:
         said = 1
@@ -124,7 +126,7 @@ def _max_tokens(request: AnyRequest, prompt: int, longest: int, *, prefill_only:
         )
     if said is not None:
         return said
-    return min(DEFAULT_COMPLETION_TOKENS, left) if isinstance(request, CompletionRequest) else left
+    return min(DEFAULT_COMPLETION_TOKENS if isinstance(request, CompletionRequest) else DEFAULT_CHAT_TOKENS, left)
 
 
 def _bad(what: str) -> RequestError:

@@ -112,7 +112,10 @@ class Credits:
             await self._line.wait(take, lambda: self._drop(transfer))
         finally:
             self._asking.discard(transfer)
-        return self._held[transfer]
+        taken = self._held.get(transfer)
+        if taken is None:  # given up between the grant and this waiter's turn
+            raise RequestError(f"transfer {transfer} was given up", status=409, code="given_up")
+        return taken
 
     def _lease_ended(self, transfer: TransferId, credit: _Credit) -> None:
         if self._held.get(transfer) is credit and not credit.used:

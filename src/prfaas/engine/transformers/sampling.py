@@ -12,6 +12,9 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopP
 from prfaas.core.errors import RequestError
 from prfaas.engine.base import Sampling
 
+LEAST_TEMPERATURE = 1e-5
+"""Below it the likeliest token is taken, as vLLM does: dividing by less makes infinities of scores."""
+
 
 class Sampler:
     """One sequence's chooser."""
@@ -22,7 +25,7 @@ class Sampler:
             raise RequestError("expected a temperature from 0 to 2", param="temperature")
         if not 0 < sampling.top_p <= 1:
             raise RequestError("expected top_p above 0, at most 1", param="top_p")
-        self._greedy = sampling.temperature == 0
+        self._greedy = sampling.temperature < LEAST_TEMPERATURE
         self._warpers = []
         if not self._greedy and sampling.temperature != 1:
             self._warpers.append(TemperatureLogitsWarper(float(sampling.temperature)))
