@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 PACKAGES = ["aiohttp", "click", "jinja2", "msgspec", "structlog", "tokenizers", "prometheus-client", "torch"]
 
 
+@cache
 def licences() -> str:
     """All the licence texts, one after another."""
     texts = []

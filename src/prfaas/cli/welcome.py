@@ -15,15 +15,16 @@ from prfaas.config.units import Endpoint
 
 def welcome(topology: Topology, seconds: float, logs: Mapping[str, Path], environ: Mapping[str, str]) -> str:
     """The whole block. `logs` by program."""
-    gateways = [cluster.listen for cluster in topology.of_kind("pd").values() if cluster.listen]
-    urls = [f"http://{_dialled(listen)}/v1" for listen in gateways]
+    gateways = {name: cluster.listen for name, cluster in topology.of_kind("pd").items() if cluster.listen}
+    urls = [f"http://{_dialled(listen)}/v1" for listen in gateways.values()]
+    named = [f"{url} ({name})" for url, name in zip(urls, gateways, strict=True)]
     security, name = topology.security, topology.public_name
     keyed = security.api_keys_file is not None or bool(environ.get(security.api_keys_env))
     chats = has_chat_template(Path(topology.model))
     where = next(iter(logs.values())).parent if logs else Path()
     lines = [
         "",
-        f"Ready after {seconds:.1f} s: {name} at {', '.join(urls)}",
+        f"Ready after {seconds:.1f} s: {name} at {', '.join(named if len(named) > 1 else urls)}",
         "",
         *_curl(urls[0], name, keyed=keyed, chats=chats),
         "",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from prfaas.core.ids import NodeName, RequestId
+from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
 from prfaas.core.machine import Disarm
 from prfaas.core.routing.effects import (
     AskCredit,
@@ -18,9 +18,10 @@ from prfaas.core.routing.effects import (
     ReleaseCredit,
     StartPrefill,
 )
-from prfaas.core.routing.events import Arrived, CreditGranted, FirstToken, LegFailed, PrefillBound
-from prfaas.core.routing.router import Router
-from prfaas.core.routing.view import DecodeLost, DecodeSeen, SourceSeen
+from prfaas.core.routing.events import Arrived, ClientGone, CreditGranted, FirstToken, LegFailed, PrefillBound
+from prfaas.core.routing.router import Router, RouterPolicy
+from prfaas.core.routing.threshold import Threshold
+from prfaas.core.routing.view import DecodeLost, DecodeSeen, Source, SourceSeen
 from prfaas.testing.scenario import FAR, HOME, router, world_up
 
 
@@ -82,6 +83,30 @@ def test_decode_nodes_share_the_work() -> None:
         assert isinstance(decided, Decided)
         nodes.append(decided.node)
     assert nodes == ["d0", "d1", "d0", "d1"]
+
+
+def test_clusters_share_the_work_before_they_report_it() -> None:
+    """A burst does not all go where a report, which is older than the burst, said that nothing was to do."""
+    other = ClusterName("other")
+    policy = RouterPolicy(Threshold(1000), 8000, 3)
+    sources = [Source(name, LinkName(f"{name}->{HOME}"), home=name == HOME) for name in (FAR, other, HOME)]
+    machine = Router(HOME, tuple(sources), policy)
+    for event in (*world_up(), SourceSeen(other, 2, 0, 0, 100_000), SourceSeen(FAR, 1, 0, 0, 100_000)):
+        machine.handle(0, event)
+
+    def cluster(name: str) -> str:
+        decided = decide(machine, 5000, name)
+        assert isinstance(decided, Decided)
+        return str(decided.cluster)
+
+    assert [cluster(f"r{at}") for at in range(6)] == [FAR, other, other, FAR, other, other]
+    machine.handle(2, LegFailed(RequestId("r0"), 1, "credit", "no_landing_room", "none", fatal=True, status=503))
+    machine.handle(2, ClientGone(RequestId("r3")))
+    machine.validate()
+    assert cluster("r6") == FAR
+    machine.handle(3, SourceSeen(other, 2, 0, 0, 100_000))
+    machine.handle(3, SourceSeen(FAR, 1, 3, 1, 100_000))  # others sent it something too
+    assert [cluster(f"r{at}") for at in range(7, 10)] == [other] * 3
 
 
 def test_no_decode_node_and_too_long_are_told_apart() -> None:

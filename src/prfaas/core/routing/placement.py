@@ -27,8 +27,8 @@ def choose_source(
     """Where to prefill a prompt of `tokens` tokens, of which the last is never transferred.
 
     `failed`: clusters that already failed this request. `stays`: why the request must be computed whole on the decode
-    node, if it must (`echo`). Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it), `retry`
-    (one failed it before), `single` (one token: nothing to transfer), `no_prefill_node`.
+    node, if it must (`echo`). Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it),
+    `retry` (one failed it before), `single` (one token: nothing to transfer), `no_prefill_node`.
     """
     if stays:
         return Choice(None, stays)
@@ -55,5 +55,6 @@ def choose_decoder(view: View, tokens: int, failed: AbstractSet[NodeName]) -> No
 
 
 def _crowd(view: View, source: Source) -> tuple[float, str]:
+    """A node's share of what the cluster has to do: as it reported, or what we sent, if that is more by now."""
     seen = view.seen[source.cluster]
-    return ((seen.waiting + seen.running) / seen.ready, source.cluster)
+    return (max(seen.waiting + seen.running, view.sent.get(source.cluster, 0)) / seen.ready, source.cluster)

@@ -134,6 +134,13 @@ class RequestLife:
             raise InvariantError(f"request {self.request}: {self.state.name} is not in the row's {row.to}")
         return effects
 
+    @property
+    def source(self) -> ClusterName | None:
+        """The cluster that has yet to prefill it, if one has."""
+        if self.place is None or not (self._prefill_open or self.state is Life.CREDIT):
+            return None
+        return self.place.cluster
+
     def given_to(self, node: NodeName, until_ns: int | None) -> bool:
         """Whether a call to `node` is open that began by `until_ns`; with None, whether the request is placed there."""
         if self.place is None or self.place.node != node or self.state not in LIVE:

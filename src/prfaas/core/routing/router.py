@@ -7,6 +7,7 @@ one pure call; everything it rests on came in as an event.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
@@ -73,23 +74,28 @@ class Router:
         return effects
 
     def _step(self, now_ns: int, life: RequestLife, event: RequestEvent) -> list[Effect]:
-        before = life.place.node if life.place and life.state is not Life.NEW else None
+        node, source = life.place.node if life.place and life.state is not Life.NEW else None, life.source
         effects = life.handle(now_ns, event)
-        after = life.place.node if life.place and life.state is not Life.ENDED else None
-        self._count(before, after)
+        _count(self.view.assigned, node, life.place.node if life.place and life.state is not Life.ENDED else None)
+        _count(self.view.sent, source, life.source)
         if any(isinstance(effect, Ended) for effect in effects):
             del self.requests[event.request]
         return effects
 
     def validate(self) -> None:
-        """Raises InvariantError when a request's state, or the count of what each decode node was given, is wrong."""
+        """Raises InvariantError when a request's state, or the count of what nodes and sources were given, is wrong."""
         counts: dict[NodeName, int] = {}
+        sent: dict[ClusterName, int] = {}
         for life in self.requests.values():
             life.validate()
             if life.place is not None:
                 counts[life.place.node] = counts.get(life.place.node, 0) + 1
-        if counts != self.view.assigned:
-            raise InvariantError(f"assigned {self.view.assigned}, requests say {counts}")
+            if life.source is not None:
+                sent[life.source] = sent.get(life.source, 0) + 1
+        if counts != self.view.assigned or sent != self.view.sent:
+            raise InvariantError(
+                f"assigned {self.view.assigned}, sent {self.view.sent}; requests say {counts} and {sent}"
+            )
 
     def _plan(self, tokens: int, tried: Tried) -> Place | NoPlace:
         node = choose_decoder(self.view, tokens, tried.nodes)
@@ -119,13 +125,17 @@ class Router:
         what = f"no decode node is left; the last failure: {tried.last}" if tried.nodes else "no decode node is ready"
         return NoPlace(503, "no_decode_node", what)
 
-    def _count(self, before: NodeName | None, after: NodeName | None) -> None:
-        if before == after:
-            return
-        assigned = self.view.assigned
-        if before is not None:
-            assigned[before] -= 1
-            if not assigned[before]:
-                del assigned[before]  # nodes come and go; only those with work are remembered
-        if after is not None:
-            assigned[after] = assigned.get(after, 0) + 1
+
+Name = TypeVar("Name", NodeName, ClusterName)
+
+
+def _count(counts: dict[Name, int], before: Name | None, after: Name | None) -> None:
+    """A request moved. They come and go; only those with work are remembered."""
+    if before == after:
+        return
+    if before is not None:
+        counts[before] -= 1
+        if not counts[before]:
+            del counts[before]
+    if after is not None:
+        counts[after] = counts.get(after, 0) + 1

@@ -61,6 +61,8 @@ class View:
     decoders: dict[NodeName, DecodeSeen] = field(default_factory=dict)
     assigned: dict[NodeName, int] = field(default_factory=dict)
     """Requests that we gave each decode node and that have not ended: fresher than any report."""
+    sent: dict[ClusterName, int] = field(default_factory=dict)
+    """Requests of ours that each source has yet to prefill: fresher than any report."""
 
     def source(self, cluster: ClusterName) -> Source:
         """The source of that name. Raises KeyError when the topology has none."""
