@@ -7,6 +7,7 @@ virtual time; both only hand `now` to `core.machine.Pump`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -61,8 +62,10 @@ class Driver(Generic[Ev, Ef]):
             self._timer.cancel()
         self._timer, self._timer_at = None, at_ns
         if at_ns is not None:
-            # asyncio's clock has float seconds: a hair late is right, a hair early would spin.
-            self._timer = asyncio.get_running_loop().call_at(at_ns / 1e9 + 1e-6, self._fire, at_ns)
+            # asyncio's clock has float seconds: a hair late is right, a hair early would spin. In a context of its own:
+            # who happened to set the timer has nothing to do with what comes of it, in the log for one.
+            loop, context = asyncio.get_running_loop(), contextvars.Context()
+            self._timer = loop.call_at(at_ns / 1e9 + 1e-6, self._fire, at_ns, context=context)
 
     def _fire(self, at_ns: int) -> None:
         late_ns = loop_now_ns() - at_ns

@@ -19,8 +19,8 @@ from msgspec import Meta
 PATH = "/prfaas/v1/members"
 MOST_LISTENERS = 64
 
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-Host = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:-]{1,253}$")]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")]
+Host = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:-]{1,253}\Z")]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Number = Annotated[int, Meta(ge=1, le=2**63 - 1)]

@@ -39,7 +39,7 @@ class Joining:
         while True:
             reply = await self._join()
             self.member.set()
-            log.info("member", node=self._request.node, head=self._url, lease_ms=reply.lease_ms)
+            log.info("joined", node=self._request.node, head=self._url, lease_ms=reply.lease_ms)
             try:
                 await self._renew(reply)
             finally:
