@@ -15,6 +15,7 @@ from aiohttp import web
 
 from prfaas.core.errors import PeerFailure, ProtocolError, RequestError
 from prfaas.runtime.client import Refused, call, line_bytes, make_session, post_lines
+from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.http import (
     Listening,
     event_stream,
@@ -24,8 +25,10 @@ from prfaas.runtime.http import (
     read_body,
     read_json,
     request_id,
+    send_within,
     serve,
 )
+from prfaas.testing.rawhttp import raw_client, request_bytes
 from prfaas.wire.control import PaceLease, PrefillUpdate
 
 PACE = PaceLease("a->b", 8, 1000, 1)
@@ -102,9 +105,9 @@ async def test_errors_have_one_shape(bench: Bench, session: aiohttp.ClientSessio
     with pytest.raises(Refused, match="reset: a peer failed: reset: gone") as refused:
         await call(session, "POST", f"{bench.url}/x", PACE, PaceLease)
     assert (refused.value.status, refused.value.code) == (502, "reset")
-    for method, path, status in (("GET", "/nowhere", 404), ("GET", "/x", 405)):
+    for method, path, status, allowed in (("GET", "/nowhere", 404, None), ("GET", "/x", 405, "POST")):
         async with session.request(method, bench.url + path) as answer:
-            assert answer.status == status
+            assert (answer.status, answer.headers.get("Allow")) == (status, allowed)
             assert path in (await answer.json())["error"]["message"]
 
 
@@ -153,7 +156,7 @@ async def test_bodies(bench: Bench, session: aiohttp.ClientSession) -> None:
     assert await call(session, "POST", f"{bench.url}/x", PACE, PaceLease) == PACE
     for body, status, code in (
         (b"x" * 2000, 413, "body_too_large"),
-        (gzip.compress(b" " * 100_000), 413, "body_too_large"),
+        (gzip.compress(b" " * 100_000), 415, "unsupported_encoding"),
         (b"{", 400, "invalid_json"),
         (b'{"link": "\xff"}', 400, "invalid_json"),
         (b'{"link": 4}', 400, "invalid_json"),
@@ -182,6 +185,59 @@ async def test_a_body_that_comes_too_slowly_or_broken(bench: Bench) -> None:
         assert int(head.split()[1]) == status
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_not_waited_for(bench: Bench) -> None:
+    await bench.listen()
+
+    async def read(request: web.Request) -> web.StreamResponse:
+        return json_bytes_reply(await read_body(request))
+
+    bench.handle = read
+    assert bench.listening is not None
+    async with raw_client(bench.listening.port) as client:
+        await client.send(request_bytes("POST", "/x", [("Content-Length", "1001")]) + b"{")
+        answer = await client.answer()
+        assert answer is not None
+        assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+
+
+async def test_a_client_that_does_not_read_is_cut_off(bench: Bench) -> None:
+    await bench.listen()
+    gone = asyncio.Event()
+
+    async def much(request: web.Request) -> web.StreamResponse:
+        try:
+            return await send_within(request, json_bytes_reply(bytes(64 << 20)), loop_now_ns() + 50_000_000)
+        finally:
+            gone.set()
+
+    bench.handle = much
+    assert bench.listening is not None
+    async with raw_client(bench.listening.port) as client:
+        await client.send(request_bytes("POST", "/x", body=b""))
+        await gone.wait()
+    async with raw_client(bench.listening.port) as client:
+        bench.handle = lambda request: send_within(request, json_bytes_reply(b"{}"), loop_now_ns() + 10**10)
+        await client.send(request_bytes("POST", "/x", body=b"") * 2)
+        for _ in range(2):
+            answer = await client.answer()
+            assert answer is not None
+            assert answer.body == b"{}"
+
+
+async def test_no_stack_is_logged_for_what_is_no_http(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    await bench.listen()
+    assert bench.listening is not None
+    for sent in (
+        b"\x16\x03\x01\x00\xb8\x01\x00\x00\xb4\x03",
+        b"GET / SSH-2.0\r\n\r\n",
+        request_bytes("GET", "/" + "a" * 9000),
+    ):
+        async with raw_client(bench.listening.port) as client:
+            await client.send(sent)
+            assert [answer.status for answer in await client.answers()] == [400]
+    assert caplog.records == []
 
 
 async def test_slow_headers_are_cut(bench: Bench) -> None:

@@ -23,11 +23,13 @@ from prfaas.gateway.gateway import Gateway
 from prfaas.model.text import Text, prompt_hash
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.http import (
+    BODY_S,
     event_stream,
     json_bytes_reply,
     json_reply,
     make_app,
     read_body,
+    send_within,
 )
 from prfaas.runtime.metrics import CONTENT_TYPE
 from prfaas.wire.members import PATH as MEMBERS
@@ -45,6 +47,8 @@ from prfaas.wire.openai.prompt import parsed, prompt_tokens
 log = structlog.get_logger(__name__)
 DEADLINE_HEADER = "x-prfaas-deadline-ms"
 ROUTE_HEADER = "x-prfaas-route"
+LATE_NS = 2 * 10**9
+"""How long after a request's deadline its client may still be told of it."""
 Parse = Callable[[bytes], AnyRequest]
 
 
@@ -114,10 +118,11 @@ class Front:
 
     async def _admitted(self, http: web.Request, parse: Parse) -> web.StreamResponse:
         began_ns = loop_now_ns()
-        body = await read_body(http)
+        allowed_ns = self._deadline_ns(http)
+        deadline_ns = began_ns + allowed_ns
+        body = await read_body(http, min(BODY_S, allowed_ns / 1e9))
         request = await parsed(parse, body, self._text)
         self._check(request)
-        deadline_ns = began_ns + self._deadline_ns(http)
         with self._gateway.metrics.stage("tokenize"):
             tokens = await prompt_tokens(request, self._text)
         self._check_length(request, len(tokens))
@@ -137,7 +142,8 @@ class Front:
             if upstream.body is None:
                 return await self._stream(http, exchange, upstream)
             self._gateway.relayed(exchange, upstream, None)
-            return json_bytes_reply(upstream.body, headers={ROUTE_HEADER: exchange.route_header})
+            reply = json_bytes_reply(upstream.body, headers={ROUTE_HEADER: exchange.route_header})
+            return await send_within(http, reply, deadline_ns + LATE_NS)
         finally:
             self._gateway.leave(exchange.request)
             self._gateway.metrics.stage_took("total", loop_now_ns() - began_ns)
@@ -163,16 +169,26 @@ class Front:
             raise RequestError(message, status=413, code="context_length_exceeded", param="prompt")
 
     def _deadline_ns(self, http: web.Request) -> int:
-        said = http.headers.get(DEADLINE_HEADER)
-        if said is None:
+        values = http.headers.getall(DEADLINE_HEADER, [])
+        if not values:
             return self._settings.deadline_ns
-        longest_ms = self._settings.deadline_ns // 1_000_000
+        longest_ms, said = self._settings.deadline_ns // 1_000_000, ", ".join(values)
         if not said.isascii() or not said.isdigit() or not 1 <= int(said[:18]) <= longest_ms:
             raise RequestError(f"{DEADLINE_HEADER} is {said[:32]!r}; expected 1 to {longest_ms} milliseconds")
         return int(said) * 1_000_000
 
     async def _stream(self, http: web.Request, exchange: Exchange, upstream: Upstream) -> web.StreamResponse:
-        """Relay the node's events; a stream that breaks ends with an `error` event and without `[DONE]`."""
+        """Relay the node's events; a stream that breaks ends with an `error` event and without `[DONE]`.
+
+        A client that does not read is cut off soon after the deadline: nobody is there to tell.
+        """
+        try:
+            async with asyncio.timeout_at((exchange.deadline_ns + LATE_NS) / 1e9):
+                return await self._relay(http, exchange, upstream)
+        except TimeoutError:
+            raise ConnectionAbortedError("the client does not read") from None
+
+    async def _relay(self, http: web.Request, exchange: Exchange, upstream: Upstream) -> web.StreamResponse:
         out = event_stream({ROUTE_HEADER: exchange.route_header})
         await out.prepare(http)
         trouble, tail = None, b""

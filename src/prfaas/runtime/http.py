@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
+from aiohttp.log import server_logger
 
 from prfaas.core.errors import RemoteError, RequestError
 from prfaas.wire.openai import error_body, error_detail
@@ -30,6 +33,8 @@ IDLE_S = 75.0
 """A connection without a whole request head for so long is closed: idle ones, and heads that come drop by drop."""
 GRACE_S = 3.0
 BODY_S = 60.0
+LINGER_S = 2.0
+"""So long is taken in what a refused client still sends, that it may read why, before the connection is closed."""
 NOTHING: Mapping[str, Sequence[str]] = {}
 OPEN_PATHS = frozenset({"/health", "/metrics"})
 
@@ -64,17 +69,30 @@ def request_id(request: web.Request) -> str:
 
 
 async def read_body(request: web.Request, timeout_s: float = BODY_S) -> bytes:
-    """The whole body. Raises RequestError: 413 over the application's bound, 408 when slow, 400 when broken."""
+    """The whole body, as it came.
+
+    Raises RequestError: 413 over the application's bound, 408 when slow, 400 when broken, 415 when it is compressed
+    (nothing here is: what a body unfolds to would be known too late).
+    """
+    coding = ", ".join(request.headers.getall("Content-Encoding", ()))
+    if coding.strip().lower() not in ("", "identity"):
+        said = f"Content-Encoding {coding[:40]!r}; expected a body that is not compressed"
+        raise RequestError(said, status=415, code="unsupported_encoding")
+    if (request.content_length or 0) > request.client_max_size:
+        raise _too_large(request)
     try:
         async with asyncio.timeout(timeout_s):
             return await request.read()
     except TimeoutError:
         raise RequestError(f"the body took longer than {timeout_s:g} s", status=408, code="body_timeout") from None
     except web.HTTPRequestEntityTooLarge:
-        limit = request.client_max_size
-        raise RequestError(f"the body is over {limit} bytes", status=413, code="body_too_large") from None
+        raise _too_large(request) from None
     except web.RequestPayloadError as error:
         raise RequestError(f"the body is broken: {error}", code="broken_body") from None
+
+
+def _too_large(request: web.Request) -> RequestError:
+    return RequestError(f"the body is over {request.client_max_size} bytes", status=413, code="body_too_large")
 
 
 async def read_json(request: web.Request, kind: type[T]) -> T:
@@ -96,9 +114,22 @@ def json_bytes_reply(body: bytes, status: int = 200, headers: dict[str, str] | N
     return web.Response(body=body, status=status, content_type=JSON, headers=headers)
 
 
-def error_reply(error: RequestError) -> web.Response:
-    """`error` as OpenAI reports it, with Retry-After where it has one."""
-    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+async def send_within(request: web.Request, response: web.Response, deadline_ns: int) -> web.Response:
+    """Sends all of `response`; a client that has not taken it by `deadline_ns` (the loop's clock) is cut off."""
+    try:
+        async with asyncio.timeout_at(deadline_ns / 1e9):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        raise ConnectionAbortedError("the client does not read") from None
+    return response
+
+
+def error_reply(error: RequestError, allow: str | None = None) -> web.Response:
+    """`error` as OpenAI reports it, with Retry-After where it has one; `allow` names the methods that exist."""
+    headers = {} if allow is None else {"Allow": allow}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return json_bytes_reply(error_body(error_detail(error)), error.status, headers)
@@ -131,8 +162,15 @@ async def serve(
     app: web.Application, host: str, port: int, *, idle_s: float = IDLE_S, grace_s: float = GRACE_S
 ) -> Listening:
     """Listen (port 0: any). A handler is cancelled when its client leaves. Raises OSError when it cannot listen."""
+    server_logger.addFilter(_bad_http)
     runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s, shutdown_timeout=grace_s
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        keepalive_timeout=idle_s,
+        shutdown_timeout=grace_s,
+        auto_decompress=False,
+        lingering_time=LINGER_S,
     )
     await runner.setup()
     try:
@@ -145,9 +183,18 @@ async def serve(
     return Listening(runner, bound[0], bound[1])
 
 
+def _bad_http(record: logging.LogRecord) -> bool:
+    """aiohttp's log, without a stack for each connection that does not speak HTTP: a line for who asks for it."""
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError):
+        return True
+    log.debug("not HTTP", detail=error.message[:200])
+    return False
+
+
 @web.middleware
 async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    name = request_id(request)
+    name, allow = request_id(request), None
     with structlog.contextvars.bound_contextvars(request_id=name):
         try:
             return await handler(request)
@@ -158,8 +205,9 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            said = f"{request.method} {request.path}: {error.reason}"
-            known = RequestError(said, status=error.status, code="not_found" if error.status == 404 else None)
+            said = f"{request.method} {request.path[:200]}: {error.reason}"
+            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status)
+            known, allow = RequestError(said, status=error.status, code=code), error.headers.get("Allow")
         except ConnectionError:
             return _cut(request)
         except Exception:
@@ -170,7 +218,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         if _PREPARED in request:  # too late for a body: a cut stream is what tells the client
             log.warning("answer cut off", path=request.path, code=known.code, detail=known.message)
             return _cut(request)
-        return error_reply(known)
+        return error_reply(known, allow)
 
 
 def _cut(request: web.Request) -> web.Response:

@@ -18,7 +18,7 @@ from prfaas.cluster.head import ClusterHead
 from prfaas.gateway.gateway import Gateway
 from prfaas.model.text import Text
 from prfaas.runtime.client import make_session
-from prfaas.runtime.http import Listening
+from prfaas.runtime.http import IDLE_S, Listening
 from prfaas.runtime.tasks import Tasks
 from prfaas.testing.heads import FAR, HOME, GatewayProgram, HeadLimits, ServiceProgram
 from prfaas.testing.noderig import MODEL, SECRET, Answer, Node, Rig, until
@@ -117,12 +117,13 @@ async def two_clusters(
     deadline_ns: int = 10 * 10**9,
     api_keys: tuple[str, ...] = (),
     max_body_bytes: int = 1 << 20,
+    idle_s: float = IDLE_S,
     max_requests: int = 1024,
     lease_ns: int = 5 * 10**9,
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
     limits = HeadLimits(
-        THRESHOLD, queue_length, whole_limit, deadline_ns, api_keys, max_body_bytes, max_requests, lease_ns
+        THRESHOLD, queue_length, whole_limit, deadline_ns, api_keys, max_body_bytes, max_requests, lease_ns, idle_s
     )
     tasks, text, listed = Tasks(), Text.load(rig.directory), [*far, *home, *decoders]
     async with make_session(SECRET) as session, make_session() as public:

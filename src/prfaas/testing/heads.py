@@ -29,7 +29,7 @@ from prfaas.gateway.front import Front, FrontSettings
 from prfaas.gateway.gateway import Gateway, GatewaySettings
 from prfaas.gateway.sources import ServiceSource
 from prfaas.model.text import Text
-from prfaas.runtime.http import Listening, serve
+from prfaas.runtime.http import IDLE_S, Listening, serve
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import Tasks
 from prfaas.service.front import ServiceFront
@@ -52,6 +52,7 @@ class HeadLimits:
     max_body_bytes: int
     max_requests: int
     lease_ns: int
+    idle_s: float = IDLE_S
 
 
 class Program(ABC):
@@ -70,7 +71,7 @@ class Program(ABC):
     async def start(self) -> None:
         """A new process, as it were."""
         app, run = self.make()
-        self.listening = await serve(app, "127.0.0.1", self._port, grace_s=0.1)
+        self.listening = await serve(app, "127.0.0.1", self._port, idle_s=self._limits.idle_s, grace_s=0.1)
         self._port = self.listening.port
         self._task = self._tasks.spawn(run(), self._name)
 

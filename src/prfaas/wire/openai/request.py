@@ -213,7 +213,7 @@ def _prompt(raw: msgspec.Raw) -> str | list[int]:
     except msgspec.ValidationError as error:
         raise _mistake(str(error), "prompt") from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise _no_json(error) from None
+        raise _no_json(error, raw) from None
     if len(many) != 1:
         raise RequestError("only one prompt a request is supported", param="prompt")
     if isinstance(many[0], list) and not many[0]:
@@ -228,7 +228,7 @@ def _parse(body: bytes, kind: type[R]) -> R:
     except msgspec.ValidationError as error:
         raise _mistake(str(error)) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise _no_json(error) from None
+        raise _no_json(error, body) from None
     except RecursionError:
         raise RequestError("the body is nested too deeply", code="invalid_json") from None
     stops = request.stops
@@ -241,9 +241,11 @@ def _parse(body: bytes, kind: type[R]) -> R:
     return request
 
 
-def _no_json(error: Exception) -> RequestError:
+def _no_json(error: Exception, body: bytes | msgspec.Raw) -> RequestError:
     said = str(error)
-    if said == "Input data was truncated":  # also for half of a surrogate pair at the end of a string
+    if not bytes(body[:1000]).strip():
+        said = "it is empty"
+    elif said == "Input data was truncated":  # also for half of a surrogate pair at the end of a string
         said = "it is cut off, or a string has half of a surrogate pair"
     return RequestError(f"the body is no valid JSON: {said}", code="invalid_json")
 
