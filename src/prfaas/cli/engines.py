@@ -15,6 +15,7 @@ from prfaas.core.errors import ConfigError
 from prfaas.engine.base import Engine, Limits
 from prfaas.model.profilefile import load_profile
 from prfaas.model.text import Text
+from prfaas.transport.stream.transport import StreamTransport
 
 UNBOUNDED_TOKENS = 1 << 30
 """KV tokens of an engine whose memory the node bounds."""
@@ -30,13 +31,15 @@ class Built:
     doors: Sequence[web.RouteDef] = ()
 
 
-def engine_of(topology: Topology, node: settings.Node, directory: Path, text: Text) -> Built:
-    """The engine of `node`. Raises ConfigError."""
+def engine_of(
+    topology: Topology, node: settings.Node, directory: Path, text: Text, transport: StreamTransport
+) -> Built:
+    """The engine of `node`, whose KV moves by `transport` (which faults may cut). Raises ConfigError."""
     match node.engine:
         case TransformersEngine():
             return Built(_transformers(topology, node.engine, directory))
         case EmulatedEngine():
-            return _emulated(topology, node.engine, text)
+            return _emulated(topology, node.engine, text, transport)
 
 
 def check_engines(topology: Topology) -> None:
@@ -62,7 +65,7 @@ def _transformers(topology: Topology, wanted: TransformersEngine, directory: Pat
     )
 
 
-def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text) -> Built:
+def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text, transport: StreamTransport) -> Built:
     from prfaas.engine.emulated.derive import Letters
     from prfaas.engine.emulated.doors import fault_routes
     from prfaas.engine.emulated.engine import EmulatedEngine as Emulated
@@ -73,7 +76,12 @@ def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text) -> Built:
     if not printable:
         raise ConfigError(f"{topology.model}: its tokenizer has no token for a single letter; expected another model")
     blocks = _blocks(wanted)
-    faults = Faults(wanted.faults)
+
+    def cut() -> None:
+        for connection in transport.connections:
+            connection.reset()
+
+    faults = Faults(wanted.faults, cut=cut)
     engine = Emulated(
         layout_of(wanted.layout, wanted.bytes_scale),
         Limits(
@@ -86,6 +94,7 @@ def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text) -> Built:
         load_profile(wanted.profile),
         Letters(printable, min(text.stop_ids, default=printable[-1])),
         time_scale=wanted.time_scale,
+        overlap=wanted.overlap,
         chunk_tokens=wanted.chunk_tokens,
         faults=faults,
     )

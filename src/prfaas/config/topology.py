@@ -77,10 +77,11 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str, Meta(pattern=POINT, description=f"One of {', '.join(POINTS)}. N counts from 0; without it, any.")
     ]
     do: Annotated[
-        Literal["slow", "stall", "corrupt", "wrong_token", "fail", "die"],
+        Literal["slow", "stall", "corrupt", "wrong_token", "fail", "cut", "die"],
         Meta(
             description="slow: by `factor` from here on. stall: for `for`. corrupt: a bit of the KV that leaves next, "
-            "or has landed. wrong_token: another next token. fail: an error. die: the process ends without a word."
+            "or has landed. wrong_token: another next token. fail: an error. cut: all KV connections of the node "
+            "are reset. die: the process ends without a word."
         ),
     ]
     probability: Annotated[float, Meta(ge=0, le=1, description="How likely, each time.")] = 1.0
@@ -109,6 +110,9 @@ class EmulatedEngine(_Memory, frozen=True, kw_only=True, tag_field="kind", tag="
         float, Meta(gt=0, le=1, description="Bytes here for a byte of the model's KV, in whole widths.")
     ] = 1 / 64
     chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20, description="Tokens in a chunk of prefill.")] = 2048
+    overlap: Annotated[
+        bool, Meta(description="Hand KV over layer by layer, as it is computed; false: all of it at the end.")
+    ] = True
     faults: Annotated[tuple[Fault, ...], Meta(description="What goes wrong.")] = ()
 
 

@@ -12,7 +12,7 @@ from prfaas.engine.emulated.batch import Batch
 from prfaas.engine.emulated.derive import Chain, Letters, deviations
 from prfaas.engine.emulated.device import Device, closing
 from prfaas.engine.emulated.faults import Faults
-from prfaas.engine.emulated.prefill import Pace, Prefill, flipped
+from prfaas.engine.emulated.prefill import HeldBack, Pace, Prefill, flipped
 from prfaas.model.profile import Profile
 from prfaas.transport.base import LandedKV
 
@@ -21,7 +21,8 @@ class EmulatedEngine:
     """A node of `profile`'s hardware, `time_scale` times as slow. See `prfaas.engine.base.Engine` for the promises.
 
     `letters`: ids that answers are made of; with the same ones every emulated engine of `layout` gives the same greedy
-    answers. All runs on the event loop; `faults` says what goes wrong.
+    answers. All runs on the event loop; `faults` says what goes wrong. Without `overlap` KV is handed over when all of a
+    prefill is computed, to show what layer by layer is worth.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class EmulatedEngine:
         time_scale: float = 1.0,
         chunk_tokens: int = 2048,
         faults: Faults | None = None,
+        overlap: bool = True,
     ) -> None:
         self.layout, self.limits = layout, limits
         self.faults = faults or Faults()
         self._profile, self._letters = profile, letters
-        self._time_scale, self._chunk_tokens = time_scale, chunk_tokens
+        self._time_scale, self._chunk_tokens, self._overlap = time_scale, chunk_tokens, overlap
         self._device = Device()
         self._batch = Batch(self._device, profile, time_scale)
         self._running = 0
@@ -63,7 +65,12 @@ class EmulatedEngine:
         self._check(tokens, self.limits.max_model_len - 1)
         self._running += 1
         try:
-            await self._compute(Chain(tokens), len(tokens), sink, self._pace())
+            if self._overlap:
+                await self._compute(Chain(tokens), len(tokens), sink, self._pace())
+                return
+            held = HeldBack()
+            await self._compute(Chain(tokens), len(tokens), held, self._pace())
+            held.release(sink)
         finally:
             self._running -= 1
 

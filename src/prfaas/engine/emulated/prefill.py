@@ -54,6 +54,22 @@ class Pace:
             self._since_ns = loop_now_ns()
 
 
+class HeldBack:
+    """A sink that keeps everything until `release`."""
+
+    def __init__(self) -> None:
+        self._puts: list[tuple[Extent, memoryview]] = []
+
+    def put(self, extent: Extent, data: memoryview) -> None:
+        """See KVSink."""
+        self._puts.append((extent, data))
+
+    def release(self, sink: KVSink) -> None:
+        """All that was kept, into `sink`, in order."""
+        for extent, data in self._puts:
+            sink.put(extent, data)
+
+
 @dataclass(slots=True)
 class Prefill:
     """The first `length` tokens of `chain`, into `sink` if there is one. `order`: of arrival; lower ones go first."""
