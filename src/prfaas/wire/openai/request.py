@@ -243,7 +243,7 @@ def _parse(body: bytes, kind: type[R]) -> R:
 
 def _no_json(error: Exception, body: bytes | msgspec.Raw) -> RequestError:
     said = str(error)
-    if not bytes(body[:1000]).strip():
+    if not bytes(memoryview(body)[:1000]).strip():
         said = "it is empty"
     elif said == "Input data was truncated":  # also for half of a surrogate pair at the end of a string
         said = "it is cut off, or a string has half of a surrogate pair"
