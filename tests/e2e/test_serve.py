@@ -153,6 +153,7 @@ def test_a_client_that_leaves_stops_the_work_on_both_sides(tiny: System) -> None
 
 def test_models_health_and_metrics(tiny: System, client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [tiny.model]
+    assert client.models.retrieve(tiny.model).id == tiny.model
     assert httpx2.get(tiny.url + "/health", timeout=5).status_code == 200
     assert tiny.metric("home", "prfaas_requests_total", route="remote", outcome="ok") > 0
     assert tiny.metric("home", "prfaas_requests_total", route="local", outcome="ok") > 0

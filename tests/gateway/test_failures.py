@@ -79,6 +79,7 @@ async def test_a_prefill_that_hangs_ends_at_the_deadline(grid: Grid) -> None:
     grid.far_nodes[0].engine.before_chunk = hang
     answer = await grid.complete(LONG, headers={"x-prfaas-deadline-ms": "300"}, max_tokens=6)
     assert (answer.status, answer.code) == (504, "deadline_exceeded")
+    assert answer.headers["x-prfaas-route"] == "remote; cluster=far; reason=long"
     await until(lambda: grid.far_nodes[0].engine.running == 0, "the far engine was stopped")
 
 

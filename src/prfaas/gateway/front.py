@@ -24,6 +24,7 @@ from prfaas.model.text import Text, prompt_hash
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.http import (
     BODY_S,
+    error_reply,
     event_stream,
     json_bytes_reply,
     json_reply,
@@ -84,6 +85,7 @@ class Front:
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{name:.+}", self._model)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         return app
@@ -95,8 +97,14 @@ class Front:
         return await self._serve(http, parse_chat)
 
     async def _models(self, http: web.Request) -> web.Response:
-        card = ModelCard(self._settings.model, self._settings.created_s, self._gateway.max_model_len)
-        return json_reply(ModelList([card]))
+        return json_reply(ModelList([self._card()]))
+
+    async def _model(self, http: web.Request) -> web.Response:
+        self._check_model(http.match_info["name"])
+        return json_reply(self._card())
+
+    def _card(self) -> ModelCard:
+        return ModelCard(self._settings.model, self._settings.created_s, self._gateway.max_model_len)
 
     async def _health(self, http: web.Request) -> web.Response:
         if self._gateway.ready:
@@ -144,6 +152,11 @@ class Front:
             self._gateway.relayed(exchange, upstream, None)
             reply = json_bytes_reply(upstream.body, headers={ROUTE_HEADER: exchange.route_header})
             return await send_within(http, reply, deadline_ns + LATE_NS)
+        except RequestError as error:
+            reply = error_reply(error)
+            if exchange.decided is not None:
+                reply.headers[ROUTE_HEADER] = exchange.route_header
+            return reply
         finally:
             self._gateway.leave(exchange.request)
             self._gateway.metrics.stage_took("total", loop_now_ns() - began_ns)
@@ -151,12 +164,15 @@ class Front:
     def _check(self, request: AnyRequest) -> None:
         if request.kv_transfer_params is not None:
             raise RequestError("kv_transfer_params is not for clients", param="kv_transfer_params")
-        if request.model != self._settings.model:
-            message = f"the model {request.model[:80]!r} does not exist; this endpoint serves {self._settings.model!r}"
-            raise RequestError(message, status=404, code="model_not_found", param="model")
+        self._check_model(request.model)
         if not self._gateway.ready:
             message = "no decode node is ready"
             raise RequestError(message, status=503, kind="server_error", code="no_decode_node", retry_after_s=1)
+
+    def _check_model(self, name: str) -> None:
+        if name != self._settings.model:
+            message = f"the model {name[:80]!r} does not exist; this endpoint serves {self._settings.model!r}"
+            raise RequestError(message, status=404, code="model_not_found", param="model")
 
     def _check_length(self, request: AnyRequest, prompt: int) -> None:
         limit, said = self._gateway.max_model_len, request.max_new_tokens
