@@ -229,10 +229,6 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     whole_prompt: Annotated[
         int, Meta(ge=1, description="Longest prompt, in tokens, that a decode node prefills itself if nobody else can.")
     ] = 32768
-    head_of_line_ns: Annotated[
-        Duration,
-        Meta(description="How long smaller requests may overtake one at the head of a queue that has no room yet."),
-    ] = field(name="head_of_line", default_factory=lambda: Duration(2 * 10**9))
     landing_buffer_bytes: Annotated[
         Size, Meta(description="Memory a decode node lends to KV that is arriving; one transfer must fit.")
     ] = field(name="landing_buffer", default_factory=lambda: Size(2**30))
