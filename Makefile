@@ -1,10 +1,10 @@
 # make up      install what is needed and start examples/two-clusters.yaml (MODEL=tiny-hybrid, PORT=8001, TOPOLOGY=file.yaml)
 # make check   format, lint, types, import contracts, fast tests: under a minute
-# make test    everything
+# make test    everything        make nightly    what takes many minutes
 # make lock    resolve requirements.lock anew        make clean   remove what was made
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check check-format check-lint check-types check-imports check-tests lock clean
+.PHONY: help setup up test nightly check check-format check-lint check-types check-imports check-tests lock clean
 
 TOPOLOGY ?= examples/two-clusters.yaml
 VENV := .venv
@@ -27,6 +27,9 @@ up: $(READY)
 test: $(READY)
 	@$(BIN)/python -m pytest
 
+nightly: $(READY)
+	@$(BIN)/python -m pytest -m nightly
+
 check: $(READY)
 	@$(MAKE) --no-print-directory -j3 -k $(APART) check-format check-lint check-types check-imports check-tests
 
@@ -43,7 +46,7 @@ check-imports:
 	@$(BIN)/lint-imports --no-logo
 
 check-tests:
-	@$(BIN)/python -m pytest -q -m "not slow and not e2e"
+	@$(BIN)/python -m pytest -q -m "not slow and not e2e and not nightly"
 
 lock:
 	@PYTHON="$(PYTHON)" bash tools/lock

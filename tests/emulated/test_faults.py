@@ -165,6 +165,14 @@ def test_times_and_points() -> None:
     assert both.at("landed").factor == 6.0
 
 
+def test_it_cuts_connections() -> None:
+    cuts: list[str] = []
+    faults = Faults([Fault(at="prefill:last_layer", do="cut", times=2)], cut=lambda: cuts.append("cut"))
+    for _ in range(3):
+        assert not faults.at("prefill:last_layer").fail
+    assert cuts == ["cut", "cut"]
+
+
 def test_every_point_is_in_the_documentation() -> None:
     from prfaas.engine.emulated import faults
 

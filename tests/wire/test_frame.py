@@ -224,3 +224,18 @@ def test_no_bytes_do_worse_than_a_protocol_error(data: bytes) -> None:
     for prefix in (b"", b"KV", raw(m.Kind.HELLO, b"", sizes=(len(data), 0))[:20]):
         with refused("frame", "size", "checksum", "body", "order"):
             list(decoder().feed(prefix + data))
+
+
+def test_a_resting_decoder_keeps_little_memory_and_goes_on() -> None:
+    payload, stream = bytes(5000), decoder()
+    wire = encode_data(HEAD, memoryview(payload)) + payload
+    expected = plain(decoder().feed(wire))
+    assert plain(stream.feed(wire)) == expected
+    assert len(stream.buffer()) > 1 << 17, "it makes room for more of the same"
+    stream.rest()
+    assert len(stream.buffer()) <= 1 << 15
+    assert plain(stream.feed(wire)) == expected
+    first, rest = wire[:100], wire[100:]
+    assert plain(stream.feed(first)) == []
+    stream.rest()  # in the middle of a frame nothing is given up
+    assert plain(stream.feed(rest)) == expected

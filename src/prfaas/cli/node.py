@@ -91,7 +91,7 @@ async def _serve(
         peer = await transport.listen(data_at.host, data_at.port)
         data = Peer(node.advertise or peer.host, peer.port)
         identity = Identity(node.id, cluster, node.role, epoch, topology.public_name, (data,))
-        built, limits = engine_of(topology, node, directory, text), limits_of(topology, node)
+        built, limits = engine_of(topology, node, directory, text, transport), limits_of(topology, node)
         server = NodeServer(built.engine, text, transport, identity, limits, environment.secret, metrics, built.doors)
     except BaseException as error:
         await transport.close()

@@ -102,6 +102,14 @@ class Decoder:
         """Whether part of a frame is here."""
         return self._got < self._size or self._end > self._start
 
+    def rest(self) -> None:
+        """Nothing is expected soon: keep no more memory than a new one does."""
+        if not self.under_way:
+            self._staging = bytearray(_FIRST_STAGING_BYTES)
+            self._view = memoryview(self._staging)
+            self._start = self._end = 0
+            self._window = _FIRST_STAGING_BYTES
+
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty. Say `advance` before asking again."""
         left = self._size - self._got

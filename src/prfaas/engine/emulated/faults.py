@@ -20,6 +20,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import structlog
 
@@ -70,8 +71,14 @@ class _Armed:
 class Faults:
     """The faults of one node. They may be replaced at any time."""
 
-    def __init__(self, faults: Sequence[Fault] = (), end: Callable[[int], object] = os._exit) -> None:
-        self._end = end
+    def __init__(
+        self,
+        faults: Sequence[Fault] = (),
+        end: Callable[[int], object] = os._exit,
+        cut: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`end(code)` ends the process; `cut()` resets the node's KV connections."""
+        self._end, self._cut = end, cut
         self._armed: list[_Armed] = []
         self.replace(faults)
 
@@ -106,8 +113,12 @@ class Faults:
                     found.wrong_token = True
                 case "fail":
                     found.fail = True
+                case "cut":
+                    self._cut()
                 case "die":
                     sys.stdout.flush()
                     sys.stderr.flush()
                     self._end(DIED)
+                case _:
+                    assert_never(fault.do)
         return found

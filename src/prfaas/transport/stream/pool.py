@@ -53,6 +53,7 @@ class Pool:
             return
         connection.give(self, LEFT_OVER)
         connection.delay_ns = 0
+        connection.decoder.rest()  # hundreds may idle, and each has room for what came last
         self._idle.setdefault(peer, []).append(connection)
         until_ns = self._alarm.clock() + self._limits.idle_ns
         self._timers[connection] = self._alarm.at(until_ns, lambda: self._drop(connection))
