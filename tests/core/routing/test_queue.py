@@ -79,8 +79,8 @@ def test_work_that_cannot_meet_its_deadline_is_refused_at_once() -> None:
     queue = PrefillQueue(8)
     queue.handle(0, node("p0", max_tokens=100_000))
     for i in range(4):  # a token takes 10 ns at best
-        queue.handle(0, submit(f"seen{i}", tokens=100, deadline_ns=10**6))
-        queue.handle(1000 + i, Finished(TransferId(f"seen{i}"), ok=True))
+        queue.handle(0, submit(f"seen{i}", tokens=1000, deadline_ns=10**6))
+        queue.handle(10_000 + i, Finished(TransferId(f"seen{i}"), ok=True))
     (refused,) = queue.handle(0, submit("hopeless", tokens=1000, deadline_ns=9_000))
     assert isinstance(refused, Reject)
     assert refused.code == "deadline_unmeetable"
@@ -92,6 +92,15 @@ def test_work_that_cannot_meet_its_deadline_is_refused_at_once() -> None:
     (refused,) = queue.handle(0, submit("late", tokens=10, deadline_ns=5_000))
     assert isinstance(refused, Reject)
     assert "1000 waiting before" in refused.detail
+
+
+def test_short_prompts_say_nothing_about_long_ones() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0", max_tokens=100_000))
+    for i in range(9):  # slow for its few tokens: a round trip, say
+        queue.handle(0, submit(f"short{i}", tokens=6, deadline_ns=10**9))
+        queue.handle(10**6, Finished(TransferId(f"short{i}"), ok=True))
+    assert not [e for e in queue.handle(0, submit("long", tokens=6000, deadline_ns=10**8)) if isinstance(e, Reject)]
 
 
 def test_failures_say_nothing_about_speed() -> None:

@@ -96,23 +96,25 @@ SAMPLES, LEAST_SAMPLES = 32, 4
 
 
 class Speed:
-    """The best that the nodes have shown of late, ns a token: what a deadline is held against.
+    """The best that the nodes have shown of late: what a deadline is held against.
 
-    The best, not the mean: who is refused early must have had no chance, as far as we have seen.
+    The best, not the mean: who is refused early must have had no chance, as far as we have seen. A prompt is held
+    against those that were at least half as long: shorter ones are mostly fixed costs, which do not grow with tokens.
     """
 
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: deque[float] = deque(maxlen=SAMPLES)
+        self._seen: deque[tuple[int, int]] = deque(maxlen=SAMPLES)
 
     def finished(self, tokens: int, took_ns: int) -> None:
         """A job of `tokens` tokens was with its node for `took_ns`."""
-        self._seen.append(took_ns / max(1, tokens))
+        self._seen.append((tokens, took_ns))
 
     def least_ns(self, tokens: int) -> int:
-        """The least that `tokens` tokens take; 0 while too little was seen."""
-        return int(min(self._seen) * tokens) if len(self._seen) >= LEAST_SAMPLES else 0
+        """The least that a prompt of `tokens` tokens takes; 0 while too little was seen."""
+        alike = [took_ns * min(tokens, seen) // seen for seen, took_ns in self._seen if 2 * seen >= tokens]
+        return min(alike) if len(alike) >= LEAST_SAMPLES else 0
 
 
 class PrefillQueue:
@@ -207,7 +209,8 @@ class PrefillQueue:
         anything."""
         slots = sum(node.slots for node in self.nodes.values() if node.ready)
         ahead = sum(waiting.tokens for waiting in self.waiting.values())
-        least_ns = self._speed.least_ns(ahead) // max(1, slots) + self._speed.least_ns(job.tokens)
+        before_ns = sum(self._speed.least_ns(waiting.tokens) for waiting in self.waiting.values())
+        least_ns = before_ns // max(1, slots) + self._speed.least_ns(job.tokens)
         left_ns = job.deadline_ns - now_ns
         if least_ns <= left_ns:
             return None
