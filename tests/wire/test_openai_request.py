@@ -126,6 +126,7 @@ def test_chat_refuses(fields: dict[str, Any], param: str) -> None:
         b'{"model":"m","prompt":"\\ud800 alone"}',
         b'{"model":"m","prompt":"a","temperature":NaN}',
         b'{"model":"m","prompt":"a","temperature":Infinity}',
+        b'{"model":"m","prompt":"a","user":"\xed\xa0\x80"}',
         b'{"model":"m","prompt":"a","stop":"\\udc00"}',
         b'{"model":"m","prompt":"a","\\ud83d":1}',
         b'{"model":"m","prompt":"a\x00"}',

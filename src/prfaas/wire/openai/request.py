@@ -223,6 +223,7 @@ def _prompt(raw: msgspec.Raw) -> str | list[int]:
 
 def _parse(body: bytes, kind: type[R]) -> R:
     try:
+        body.decode()  # of fields that nobody reads, msgspec would not say that they are no UTF-8
         check_fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), _FIELDS[kind])
         request = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -242,7 +243,7 @@ def _parse(body: bytes, kind: type[R]) -> R:
 
 
 def _no_json(error: Exception, body: bytes | msgspec.Raw) -> RequestError:
-    said = str(error)
+    said = f"no UTF-8 at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
     if not bytes(memoryview(body)[:1000]).strip():
         said = "it is empty"
     elif said == "Input data was truncated":  # also for half of a surrogate pair at the end of a string
