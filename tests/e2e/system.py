@@ -143,17 +143,18 @@ class System:
     def nodes(self) -> list[str]:
         return [node.name for cluster in self.topology.clusters.values() for node in cluster.nodes]
 
-    def held(self) -> float:
-        """Blocks and transfers that any node holds."""
-        return sum(
-            self.metric(node, name)
-            for node in self.nodes()
-            for name in ("prfaas_blocks_in_use", "prfaas_transfers_in_use")
-        )
+    def held(self) -> dict[str, float]:
+        """Blocks and transfers that nodes hold, by node and metric."""
+        names = ("prfaas_blocks_in_use", "prfaas_transfers_in_use")
+        found = {f"{node} {name}": self.metric(node, name) for node in self.nodes() for name in names}
+        return {what: count for what, count in found.items() if count}
 
     def settled(self) -> None:
         """Fails unless everything that requests held is free soon."""
-        until("blocks and transfers are back to zero", lambda: self.held() == 0)
+        try:
+            until("blocks and transfers are back to zero", lambda: not self.held())
+        except AssertionError as error:
+            raise AssertionError(f"{error}; still held: {self.held()}") from None
 
     def healthy(self, program: str) -> bool:
         try:
