@@ -14,7 +14,8 @@ import pytest
 from prfaas.testing.gather import gather
 from prfaas.transport.base import LandedKV
 
-BLOCK, CHUNK = 64, 128
+BLOCK, CHUNK, WINDOW = 64, 128, 95
+OTHERS = ["tiny-gemma3", "tiny-qwen3", "tiny-qwen3-next", "tiny-falcon-h1"]
 
 
 def around(*boundaries: int) -> list[int]:
@@ -22,8 +23,10 @@ def around(*boundaries: int) -> list[int]:
     return sorted({boundary + step for boundary in boundaries for step in (-1, 0, 1, 2)})
 
 
-async def check(engine: Any, answer: Any, kind: str, lengths: list[int], rng: random.Random) -> None:
-    prefill, decode = await engine(kind), await engine(kind)
+async def check(
+    engine: Any, answer: Any, kind: str, lengths: list[int], rng: random.Random, chunk_tokens: int = CHUNK
+) -> None:
+    prefill, decode = [await engine(kind, chunk_tokens=chunk_tokens) for _ in range(2)]
     assert prefill.layout == decode.layout
     for length in lengths:
         tokens = [rng.randrange(256) for _ in range(length)]
@@ -42,16 +45,27 @@ async def test_hybrid_at_every_block_boundary(engine: Any, answer: Any, rng: ran
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("boundary", [2048, 4096])
-async def test_hybrid_up_to_4k(engine: Any, answer: Any, rng: random.Random, boundary: int) -> None:
-    await check(engine, answer, "tiny-hybrid", around(boundary), rng)
+async def test_hybrid_up_to_2k(engine: Any, answer: Any, rng: random.Random) -> None:
+    await check(engine, answer, "tiny-hybrid", around(2048), rng)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tiny-gemma3", "tiny-qwen3", "tiny-qwen3-next", "tiny-falcon-h1"])
+@pytest.mark.parametrize("kind", OTHERS)
 async def test_other_families(engine: Any, answer: Any, rng: random.Random, kind: str) -> None:
-    """Gemma's window is 96: lengths below, at and above it, within and across chunks."""
-    await check(engine, answer, kind, [1, 2, 3, *around(BLOCK, 95, CHUNK, 2 * CHUNK), 700], rng)
+    """Gemma keeps the rows of a window of 95: lengths below, at and above it, within and across chunks."""
+    first = [1, 2, 3, *around(BLOCK, WINDOW, CHUNK, CHUNK + WINDOW, 2 * CHUNK, 2 * CHUNK + BLOCK), 700]
+    await check(engine, answer, kind, [*first, *around(2048)], rng)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("chunk", [CHUNK, 256])
+@pytest.mark.parametrize("kind", ["tiny-hybrid", *OTHERS])
+async def test_every_family_up_to_8k(engine: Any, answer: Any, rng: random.Random, kind: str, chunk: int) -> None:
+    """Every block boundary to 2K, with the window's; then those of 4K and 8K."""
+    blocks = range(BLOCK, 2049, BLOCK)
+    lengths = [1, *around(*blocks, *(block + WINDOW for block in blocks[:8])), *around(4096, 8192)]
+    await check(engine, answer, kind, lengths, rng, chunk_tokens=chunk)
 
 
 async def test_several_hand_overs_at_once(engine: Any, answer: Any, rng: random.Random) -> None:

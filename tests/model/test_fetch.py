@@ -14,8 +14,9 @@ import pytest
 from filelock import FileLock
 
 from prfaas.core.errors import ConfigError
+from prfaas.engine.transformers.tinykinds import TINY_KINDS
 from prfaas.model import fetch
-from prfaas.model.catalog import CATALOG, DEFAULT, Entry, Part, Weights, find
+from prfaas.model.catalog import BUILT, CATALOG, DEFAULT, Entry, Part, Weights, find
 from prfaas.model.fetch import Fetch, models_directory, quiet, resolve_model
 from prfaas.model.text import Text
 
@@ -232,6 +233,12 @@ def test_the_catalog_is_pinned() -> None:
             assert all("==" in part.package for part in entry.weights.parts)
     fetched = [entry.key for entry in CATALOG.values() if entry.weights]
     assert len(set(fetched)) == len(fetched)
+
+
+def test_every_tiny_kind_is_in_the_catalog() -> None:
+    assert {name for name in CATALOG if name.startswith(BUILT)} == set(TINY_KINDS)
+    with pytest.raises(ConfigError, match="'tiny-gema3' is not in the catalog; did you mean tiny-gemma3"):
+        resolve_model("tiny-gema3")
 
 
 def test_the_converter_ends_with_its_parent(tmp_path: Path) -> None:

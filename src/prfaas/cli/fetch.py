@@ -21,7 +21,7 @@ def command(name: str, list_: bool) -> None:
     if list_:
         for entry in CATALOG.values():
             size = f"{entry.weights.size_bytes / 1e6:.0f} MB" if entry.weights else "built here"
-            click.echo(f"{entry.name:<12} {size:>10}  {entry.licence:<19} {entry.about}")
+            click.echo(f"{entry.name:<16} {size:>10}  {entry.licence:<19} {entry.about}")
         return
     click.echo(fetched(name))
 

@@ -85,10 +85,17 @@ CATALOG: dict[str, Entry] = {
             ),
             terms="Gemma is provided under and subject to the Gemma Terms of Use, found at ai.google.dev/gemma/terms.",
         ),
-        Entry(
-            name="tiny-hybrid",
-            about="A few million random weights, linear attention and MLA: nonsense, but nothing to download.",
-            licence="none needed",
+        *(
+            Entry(
+                name=f"{BUILT}{kind}", about=f"Random weights like {like}: nonsense, built here.", licence="none needed"
+            )
+            for kind, like in (
+                ("hybrid", "Kimi Linear's (KDA and MLA)"),
+                ("qwen3", "Qwen3's (full attention)"),
+                ("qwen3-next", "Qwen3-Next's (GDN and full attention)"),
+                ("gemma3", "Gemma 3's (sliding window and full attention)"),
+                ("falcon-h1", "Falcon-H1's (Mamba-2 beside attention)"),
+            )
         ),
         Entry(
             name=EMULATED,
@@ -101,7 +108,5 @@ CATALOG: dict[str, Entry] = {
 
 
 def find(name: str) -> Entry | None:
-    """The entry called `name`; any `tiny-` name stands for a model that is built, known or not."""
-    if name.startswith(BUILT) and name not in CATALOG:
-        return Entry(name=name, about="Random weights.", licence="none needed")
+    """The entry called `name`."""
     return CATALOG.get(name)
