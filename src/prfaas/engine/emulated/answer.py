@@ -54,13 +54,16 @@ class Answer:
         """How slow it is."""
         return self._pace.factor
 
-    def scored(self, tokens: Sequence[int]) -> None:
-        """The prompt is to be scored; its logprobs come with the first token."""
+    async def score(self, tokens: Sequence[int]) -> None:
+        """The prompt's logprobs, if they are asked for; they come with the first token."""
         top = self._sampling.prompt_logprobs
-        if top is not None:
-            digest, letters = self._chain.digest, self._letters
-            rest = (letters.likely(digest(at), b"", tokens[at], top) for at in range(1, len(tokens)))
-            self._prompt = (None, *rest)
+        if top is None:
+            return
+        found: list[Logprobs | None] = [None]
+        for at in range(1, len(tokens)):
+            found.append(self._letters.likely(self._chain.digest(at), b"", tokens[at], top))
+            await self._pace.breathe()
+        self._prompt = tuple(found)
 
     def advance(self) -> None:
         """One token more, or one that is held up."""

@@ -21,8 +21,8 @@ class EmulatedEngine:
     """A node of `profile`'s hardware, `time_scale` times as slow. See `prfaas.engine.base.Engine` for the promises.
 
     `letters`: ids that answers are made of; with the same ones every emulated engine of `layout` gives the same greedy
-    answers. All runs on the event loop; `faults` says what goes wrong. Without `overlap` KV is handed over when all of a
-    prefill is computed, to show what layer by layer is worth.
+    answers. All runs on the event loop; `faults` says what goes wrong. Without `overlap` KV is handed over when all of
+    a prefill is computed, to show what layer by layer is worth.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class EmulatedEngine:
             await pace.point("decode:first")
             most = self.limits.max_model_len - len(tokens)
             answer = Answer(chain, sampling, self._letters, deviation, most, pace, self._batch.kick)
-            answer.scored(tokens)
+            await answer.score(tokens)
             self._batch.join(answer)
             while True:
                 made = await answer.made.get()
