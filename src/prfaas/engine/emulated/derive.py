@@ -108,7 +108,7 @@ def deviations(layout: KVLayout, chain: Chain, landed: LandedKV) -> Iterator[byt
         at = 0
         for start in range(first, length, _STEP_ROWS) if rows else (0,):
             expected = kv(part, chain, start, min(start + _STEP_ROWS, length), length)
-            piece = got[at : at + len(expected)]
+            piece = bytes(got[at : at + len(expected)])  # a view would be compared byte by byte in Python's time
             at += len(expected)
             if piece != expected:
                 found = True
