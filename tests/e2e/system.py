@@ -90,7 +90,17 @@ class System:
             assert process.poll() is None, "up ended:\n" + "\n".join(system.lines)
             assert time.monotonic() < give_up, "not ready:\n" + "\n".join(system.lines)
             ended.wait(0.05)
+        until("every gateway knows who prefills", system.knows_its_world, 60)
         return system
+
+    def knows_its_world(self) -> bool:
+        """Whether each gateway has heard that its own prefill nodes and those at the other ends of its links are
+        ready."""
+        return all(
+            self.metric(link.target, "prfaas_prefill_nodes_ready", cluster=source) > 0
+            for link in self.topology.links
+            for source in (link.source, link.target)
+        )
 
     def _read(self) -> None:
         assert self.process.stdout is not None

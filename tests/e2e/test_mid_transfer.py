@@ -84,5 +84,5 @@ def test_kv_flows_while_prefill_runs_and_never_above_the_line(slow: System, one_
         next(k for k in looks if k[1] > 0),
         next(k for k in looks if k[1] == looks[-1][1]),
     )
-    assert last > 2e6
+    assert last > 1.5e6
     assert (last - first) * 8 <= 8e6 * (last_s - first_s) * 1.1 + 2e6, "faster than the line, beyond a burst"

@@ -127,7 +127,9 @@ class Gateway:
 
     def home_changed(self) -> None:
         """Our own prefill nodes changed, or were looked at."""
-        self._driver.post(seen_at_home(self.settings.cluster, self._head))
+        seen = seen_at_home(self.settings.cluster, self._head)
+        self.metrics.source_ready(seen.cluster, seen.ready)
+        self._driver.post(seen)
 
     def _perform(self, now_ns: int, effect: RequestEffect) -> None:
         exchange = self._legs.exchanges[effect.request]
@@ -140,6 +142,7 @@ class Gateway:
         known = self._router.view.seen.get(seen.cluster)
         if known is None or (known.ready > 0) != (seen.ready > 0):
             log.info("prefill cluster", cluster=seen.cluster, ready=seen.ready, trouble=seen.trouble)
+        self.metrics.source_ready(seen.cluster, seen.ready)
         self._driver.post(seen)
 
     def _trouble(self, decided: Decided, leg: str, failure: RemoteError) -> None:

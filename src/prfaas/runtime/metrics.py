@@ -19,11 +19,12 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 class Metrics:
     """What all programs count.
 
-    prfaas_requests_total{route,outcome}   requests that ended; `route` local or remote, `outcome` ok or an error's code
-    prfaas_stage_seconds{stage}            time in one stage of a request's life
+    prfaas_requests_total{route,outcome}   requests that ended; `route` local or remote, `outcome` ok, refused,
+    broken, gone prfaas_stage_seconds{stage}            time in one stage of a request's life
     prfaas_kv_bytes_total{link}            KV bytes that crossed a link, counted where they were received
     prfaas_blocks_in_use{node}             KV blocks that sequences and transfers hold
     prfaas_transfers_in_use{node}          transfers that hold anything
+    prfaas_prefill_nodes_ready{cluster}    for each cluster that a gateway may send prefills to
     prfaas_members{cluster,role,state}     nodes of a cluster as its head knows them; states as in docs/states.md
     """
 
@@ -39,11 +40,18 @@ class Metrics:
         self._blocks = Gauge("prfaas_blocks_in_use", "KV blocks held.", ("node",), registry=self.registry)
         self._transfers = Gauge("prfaas_transfers_in_use", "Transfers in hand.", ("node",), registry=self.registry)
         labels = ("cluster", "role", "state")
+        self._sources = Gauge(
+            "prfaas_prefill_nodes_ready", "Prefill nodes ready, as last heard.", ("cluster",), registry=self.registry
+        )
         self._members = Gauge("prfaas_members", "Nodes of a cluster.", labels, registry=self.registry)
 
     def request_ended(self, route: str, outcome: str) -> None:
         """One request ended."""
         self._requests.labels(route, outcome).inc()
+
+    def source_ready(self, cluster: str, nodes: int) -> None:
+        """`nodes` prefill nodes of `cluster` are ready, as a gateway just heard."""
+        self._sources.labels(cluster).set(nodes)
 
     def stage_took(self, stage: str, took_ns: int) -> None:
         """A stage took `took_ns`."""
