@@ -15,25 +15,11 @@ from typing import Any
 
 import aiohttp
 
-from prfaas.engine.emulated.derive import Chain, Letters
-from prfaas.model.bytemodel import BOS, EOS
 from prfaas.wire.sse import EventReader
+from tests.e2e.derived import expected
 
-LETTERS = Letters(tuple(range(0x20, 0x7F)), EOS)
 LATE_S = 5.0
 """How long after its deadline the last word on a request may come."""
-
-
-def expected(prompt: str, max_tokens: int) -> str:
-    """Greedy text of the model `emulated`."""
-    chain, text = Chain([BOS, *prompt.encode()]), ""
-    for _ in range(max_tokens):
-        token = LETTERS.next(chain.digest(chain.length), b"", b"")
-        if token == EOS:
-            break
-        chain.append(token)
-        text += chr(token)
-    return text
 
 
 @dataclass(slots=True)

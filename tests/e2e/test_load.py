@@ -20,7 +20,7 @@ from tests.conftest import SEED
 from tests.e2e.conftest import ROOT
 from tests.e2e.crowd import Crowd, Told, touched
 from tests.e2e.system import SECRET, System, until
-from tests.e2e.texts import licences
+from tests.e2e.texts import plain_text
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -166,8 +166,7 @@ class Load:
 
     def _crowd(self, clients: int) -> Crowd:
         urls = {name: self.system.health_of(name) for name in GATEWAYS}
-        texts = licences().encode("ascii", "replace").decode()
-        return Crowd(urls, texts, clients, DEADLINE_S, f"crowd {SEED} {len(self.told)}", self.told)
+        return Crowd(urls, plain_text(), clients, DEADLINE_S, f"crowd {SEED} {len(self.told)}", self.told)
 
 
 @pytest.mark.timeout(180)

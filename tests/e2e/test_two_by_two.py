@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from tests.e2e.conftest import ROOT
-from tests.e2e.derived import Derived, derived
+from tests.e2e.derived import expected
 from tests.e2e.system import System, until
-from tests.e2e.texts import licences
+from tests.e2e.texts import plain_text
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -33,11 +33,6 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     assert system.stop() == 0
 
 
-@pytest.fixture(scope="module")
-def reference() -> Derived:
-    return derived()
-
-
 def ask(client: openai.OpenAI, prompt: str, max_tokens: int = 12) -> tuple[str, str]:
     """The route, and the text."""
     raw = client.completions.with_raw_response.create(
@@ -53,15 +48,15 @@ def test_both_endpoints_are_told(grid: System) -> None:
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
-def test_each_gateway_uses_both_services(grid: System, reference: Derived, gateway: str) -> None:
-    prompts = [licences()[at : at + LONG] for at in range(24)]
+def test_each_gateway_uses_both_services(grid: System, gateway: str) -> None:
+    prompts = [plain_text()[at : at + LONG] for at in range(24)]
     with grid.client(gateway) as client, ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda prompt: ask(client, prompt), prompts))
     routes = Counter(route for route, _ in answers)
     assert set(routes) == {f"remote; cluster={service}; reason=long" for service in SERVICES}
     assert min(routes.values()) >= 6
     for prompt, (_, text) in zip(prompts, answers, strict=True):
-        assert text == reference(prompt, 12)
+        assert text == expected(prompt, 12)
     for service in SERVICES:
         moved = sum(
             grid.metric(f"{gateway}-d{n}", "prfaas_kv_bytes_total", link=f"{service}->{gateway}") for n in (1, 2)
@@ -71,21 +66,21 @@ def test_each_gateway_uses_both_services(grid: System, reference: Derived, gatew
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
-def test_short_prompts_stay(grid: System, reference: Derived, gateway: str) -> None:
+def test_short_prompts_stay(grid: System, gateway: str) -> None:
     with grid.client(gateway) as client:
-        assert ask(client, "Good morning") == (f"local; cluster={gateway}; reason=short", reference("Good morning", 12))
+        assert ask(client, "Good morning") == (f"local; cluster={gateway}; reason=short", expected("Good morning", 12))
         chat = client.chat.completions.create(
             model="emulated", messages=[{"role": "user", "content": "Hello!"}], max_tokens=5, temperature=0, stream=True
         )
         assert sum(len(chunk.choices[0].delta.content or "") for chunk in chat if chunk.choices) <= 5
 
 
-def test_without_one_service_the_other_serves(grid: System, reference: Derived) -> None:
+def test_without_one_service_the_other_serves(grid: System) -> None:
     dead = grid.kill("north")
-    prompt = licences()[500 : 500 + LONG]
+    prompt = plain_text()[500 : 500 + LONG]
     with grid.client("east") as client:
         route, text = ask(client, prompt)
     assert route in ("remote; cluster=south; reason=long", "remote; cluster=south; reason=retry")
-    assert text == reference(prompt, 12)
+    assert text == expected(prompt, 12)
     grid.restored("north", dead)
     grid.settled()

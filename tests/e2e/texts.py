@@ -20,3 +20,9 @@ def licences() -> str:
     joined = "\n\n".join(texts)
     assert len(joined) > 30_000, "the installed packages have too little licence text"
     return joined
+
+
+@cache
+def plain_text() -> str:
+    """The same in ASCII: one character, one byte."""
+    return licences().encode("ascii", "replace").decode()
