@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+from prfaas.cluster.roster import Sight
 from prfaas.core.ids import Epoch, NodeName
 from prfaas.runtime.client import Refused
 from prfaas.testing.grid import FAR, Grid, two_clusters
@@ -259,6 +261,27 @@ async def test_a_listed_node_that_falls_silent_loses_its_work(rig: Rig) -> None:
         gate.open()
         await until(lambda: grid.gateway.decoders_ready == 2, "it is back")
         await grid.settled()
+
+
+async def test_a_head_that_stood_still_does_not_blame_its_nodes(grid: Grid) -> None:
+    server, moves = grid.far_nodes[0].server, []
+    told, info = grid.head.member, server.info
+
+    def stand_still() -> object:
+        server.info = info  # type: ignore[method-assign]
+        time.sleep(1.2)
+        moves.append("stood still")
+        return info()
+
+    def member(sight: Sight) -> None:
+        moves.append(sight.trouble or "seen")
+        told(sight)
+
+    grid.head.member = member  # type: ignore[method-assign]
+    server.info = stand_still  # type: ignore[method-assign,assignment]
+    await until(lambda: "stood still" in moves)
+    await until(lambda: moves[-3:] == ["seen"] * 3)
+    assert set(moves) == {"stood still", "seen"}
 
 
 async def test_a_dispatch_to_a_node_that_restarted_a_moment_ago(rig: Rig, grid: Grid) -> None:

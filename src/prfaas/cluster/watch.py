@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.core.errors import RemoteError
 from prfaas.core.ids import NodeName
 from prfaas.wire.control import NodeInfo
+
+T = TypeVar("T")
+LOOKS, LATE_S = 3, 0.05
+"""A look that ended so long after its time-out was not awake for it; so often it is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class NodeWatch:
         while True:
             wake.clear()  # before the look: who asks while it is under way gets another
             try:
-                report = Report(client.node.name, await client.info(timeout_s=look_timeout_s(self._period_s)))
+                report = Report(client.node.name, await look(client.info, look_timeout_s(self._period_s)))
             except RemoteError as failure:
                 report = Report(client.node.name, None, str(failure))
             self._listen(report)
@@ -91,6 +96,21 @@ class NodeWatch:
                     await wake.wait()
             except TimeoutError:
                 pass
+
+
+async def look(ask: Callable[[float], Awaitable[T]], timeout_s: float) -> T:
+    """`ask(timeout_s)`; once more when it was this program that stood still: the answer may have been here.
+
+    Raises RemoteError, as the last one did.
+    """
+    loop, looks = asyncio.get_running_loop(), 0
+    while True:
+        looks, began_s = looks + 1, loop.time()
+        try:
+            return await ask(timeout_s)
+        except RemoteError:
+            if looks == LOOKS or loop.time() - began_s < timeout_s + LATE_S:
+                raise
 
 
 def look_timeout_s(period_s: float) -> float:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from prfaas.cluster.head import ClusterHead
 from prfaas.cluster.nodeclient import NodeClient
+from prfaas.cluster.watch import look, look_timeout_s
 from prfaas.core.errors import PeerFailure, RemoteError
 from prfaas.core.ids import ClusterName
 from prfaas.core.routing.view import SourceSeen
@@ -46,11 +47,14 @@ class ServiceSource:
         """Asks for the cluster's state every `period_s`, until cancelled."""
         while True:
             try:
-                info = await self._client.get("/prfaas/v1/cluster", ClusterInfo, timeout_s=max(1.0, 2 * period_s))
+                info = await look(self._info, look_timeout_s(period_s))
                 listen(SourceSeen(self.cluster, info.ready, info.queued, info.running, info.max_model_len))
             except RemoteError as failure:
                 listen(SourceSeen(self.cluster, 0, 0, 0, 0, str(failure)))
             await asyncio.sleep(period_s)
+
+    async def _info(self, timeout_s: float) -> ClusterInfo:
+        return await self._client.get("/prfaas/v1/cluster", ClusterInfo, timeout_s)
 
 
 def seen_at_home(cluster: ClusterName, head: ClusterHead) -> SourceSeen:
