@@ -162,6 +162,9 @@ class ClusterHead:
 
     def lost(self, lost: Lost) -> None:
         """See `roster.Workers`: whoever asked hears of it at once, and the call to the node is hung up."""
+        client = self.roster.clients.get(lost.node)
+        if client is not None:
+            self._shares.forget(client.node)  # what comes after it knows of no lease
         for job in list(self._jobs.values()):
             if job.leg is not None and job.given == (lost.node, lost.epoch):
                 job.fail("node_lost", f"prefill node {lost.node}: {lost.cause}")

@@ -184,4 +184,5 @@ def test_a_request_that_loses_its_only_node_is_answered_by_one_clear_error() -> 
     effects = machine.handle(3, DecodeLost(NodeName("d0"), None, "its lease ended"))
     refused = next(effect for effect in effects if isinstance(effect, Refuse))
     assert (refused.status, refused.code) == (503, "no_decode_node")
+    assert "its lease ended" in refused.message
     assert StartPrefill not in kinds(effects)

@@ -225,6 +225,7 @@ class RequestLife:
     @TABLE.on(TRYING, NodeLost, PLACED, "all that is open is closed; elsewhere, or one clear error")
     def _lost(self, now_ns: int, event: NodeLost) -> list[Effect]:
         self._tried.nodes.add(self._placed().node)
+        self._tried.last = f"decode: node_lost: {event.detail}"
         return self._close("") + self._again(now_ns, "decode", "node_lost", event.detail)
 
     @TABLE.on([Life.ANSWERING], NodeLost, [Life.ENDED], "the stream ends with an error; both legs stop")

@@ -126,9 +126,9 @@ class Shares:
         self._nodes.setdefault(node, _Node()).transfers = transfers
 
     def forget(self, node: str) -> None:
-        """`node` is gone. Its share is free when its leases have ended."""
+        """`node` is gone. Its share is free when its leases have ended; should it come back, it is told anew."""
         if node in self._nodes:
-            self._nodes[node].transfers = 0
+            self._nodes[node].transfers = self._nodes[node].renew_ns = 0
 
     def grants(self, now_ns: int) -> list[Grant]:
         """What to tell nodes now: renewals that are due, changed shares as far as room allows. In order of first
