@@ -182,6 +182,7 @@ class System:
         """Waits until the supervisor has brought `program` back and everybody knows."""
         until(f"{program} is started again", lambda: self.pids[program] != dead, 60)
         until(f"{program} is healthy", lambda: self.healthy(program), 120)
+        until("every gateway knows who prefills", self.knows_its_world, 60)
 
     def log(self, program: str) -> str:
         (file,) = self.state.glob(f"prfaas/runs/*/logs/{program}.log")

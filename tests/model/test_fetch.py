@@ -203,7 +203,7 @@ def test_directories_and_unknown_names(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)) == tmp_path
     with pytest.raises(ConfigError, match="'smolm2' is not in the catalog; did you mean smollm2"):
         resolve_model("smolm2")
-    with pytest.raises(ConfigError, match="'gpt-9' is not in the catalog; expected smollm2, .*, emulated, or"):
+    with pytest.raises(ConfigError, match=r"'gpt-9' is not in the catalog; expected smollm2, .*, emulated, or"):
         resolve_model("gpt-9")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,10 +69,8 @@ class RawPeer:
     async def close(self) -> None:
         """Close this end."""
         self._writer.close()
-        try:
+        with suppress(ConnectionError):
             await self._writer.wait_closed()
-        except ConnectionError:
-            pass
 
 
 def hello(pair: Pair, transfer: str, **changes: Any) -> m.Hello:
@@ -103,7 +101,7 @@ def frames(pair: Pair, pieces: Iterable[tuple[Extent, memoryview]]) -> list[byte
 
 @asynccontextmanager
 async def listening(script: Callable[[RawPeer, m.Hello], Awaitable[None]]) -> Any:
-    """A listener that runs `script` for each connection, after its HELLO; gives its address. Errors of scripts are raised."""
+    """A listener that runs `script` for each connection, after its HELLO; gives its address. Its errors are raised."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(raw: RawPeer) -> None:

@@ -57,15 +57,14 @@ from prfaas.wire.openai.prompt import parsed
 
 log = structlog.get_logger(__name__)
 DEFAULT_LIMITS = NodeLimits()
-"""Bodies from here on are parsed off the event loop."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class NodeServer:
     """One node. `start` listens, then loads the engine; `close` gives everything back.
 
-    `doors`: what it answers because of its engine. `tasks` is watched by whoever runs the node: a failure in it ends the
-    program.
+    `doors`: what it answers because of its engine. `tasks` is watched by whoever runs the node: a failure in it ends
+    the program.
     """
 
     def __init__(
