@@ -101,4 +101,5 @@ def test_an_unknown_model_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_catalog_can_be_listed() -> None:
     code, said, _ = prfaas("fetch", "--list")
     assert code == 0
-    assert [line.split()[0] for line in said.splitlines()] == ["smollm2", "gemma3-270m", "tiny-hybrid", "emulated"]
+    tiny = ["tiny-hybrid", "tiny-qwen3", "tiny-qwen3-next", "tiny-gemma3", "tiny-falcon-h1"]
+    assert [line.split()[0] for line in said.splitlines()] == ["smollm2", "gemma3-270m", *tiny, "emulated"]
