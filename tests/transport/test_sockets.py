@@ -102,6 +102,29 @@ async def test_more_than_a_chunk_in_every_way(pair: Pair) -> None:
         await pair.settle(sending, receiving, content)
 
 
+async def test_connections_that_break_as_a_transfer_ends_are_nobodys_trouble(pair: Pair) -> None:
+    """They are closing already when they are put aside: the transfer that is over must not hear of their end."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    content = Content(pair.layout, 500)
+    sending, receiving = pair.offer("r.0", 500), pair.receive("r.0", 500, connections=4)
+    for extent, data in content.pieces(4096):
+        sending.put(extent, data)
+    sending.finish()
+    await receiving.landed()
+    assert isinstance(pair.home, StreamTransport)
+    connections = pair.home.connections
+    assert len(connections) == 4
+    for connection in connections:
+        connection.reset()
+    receiving.applied()
+    await asyncio.gather(*(connection.closed for connection in connections))
+    await asyncio.sleep(0)
+    assert failures == []
+    assert (await receiving.ended()).cause == "applied"
+    assert (await sending.released()).cause == "applied"
+
+
 def test_the_kernel_is_asked_whether_an_idle_connection_is_alive() -> None:
     near, far = socket.socketpair()
     with near, far:

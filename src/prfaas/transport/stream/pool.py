@@ -47,6 +47,7 @@ class Pool:
     def put(self, peer: Peer, connection: Connection) -> None:
         """`connection` has no transfer any more."""
         if not connection.alive:
+            connection.abort()  # its last owner is done with it and must not hear of its end
             return
         if len(self._idle.get(peer, [])) >= self._limits.idle_per_peer:
             connection.hang_up()
