@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,24 @@ async def test_connections_that_break_as_a_transfer_ends_are_nobodys_trouble(pai
     assert failures == []
     assert (await receiving.ended()).cause == "applied"
     assert (await sending.released()).cause == "applied"
+
+
+async def test_a_connection_that_the_peer_has_just_reset_can_be_hung_up(pair: Pair) -> None:
+    """The kernel knows and the event loop has not looked: half-closing fails then, and all else is still to be done."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        receiving = pair.receive("r.0", 500, remote=[Peer("127.0.0.1", listener.getsockname()[1])], connections=2)
+        accepted = [(await loop.sock_accept(listener))[0] for _ in range(2)]
+        assert isinstance(pair.home, StreamTransport)
+        for one in accepted:
+            assert await loop.sock_recv(one, 1)
+        for one in accepted:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            one.close()
+        receiving.cancel("cancelled", "the decode leg ended")
+        assert (await receiving.ended()).cause == "cancelled"
+        assert pair.home.in_use == 0
 
 
 def test_the_kernel_is_asked_whether_an_idle_connection_is_alive() -> None:

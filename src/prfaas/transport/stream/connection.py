@@ -212,7 +212,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines(few)
         if self.owner is None and not self._out and not self._line:
             if transport.can_write_eof():
-                transport.write_eof()
+                try:
+                    transport.write_eof()
+                except OSError:  # the peer has reset it, and the event loop has not looked yet
+                    transport.abort()
             else:
                 # TLS has no half-close; and its close must not run within its own read.
                 asyncio.get_running_loop().call_soon(self._close)
