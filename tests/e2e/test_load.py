@@ -43,6 +43,7 @@ def topology(directory: Path) -> Path:
                 {"at": "landed", "do": "cut", "probability": 0.01, "seed": SEED + 1},
             ]
             node["engine"] = {**node["engine"], "layout": "hybrid", "bytes_scale": 0.0625, "faults": faults}
+    said["links"] = [{**link, "connections": 2} for link in said["links"]]
     said["limits"] = {
         "health_interval": "200ms",
         "landing_buffer": "16MiB",
@@ -153,6 +154,9 @@ class Load:
         for one in failed:
             assert touched(one, self.windows), one
         assert len(failed) <= 0.1 * len(self.told)
+        for program in self.system.pids:
+            said = self.system.log(program)
+            assert "Traceback" not in said, f"{program}: {said[said.index('Traceback') - 300 :][:3000]}"
         assert self.killed
         cuts = self.cuts()
         assert cuts
