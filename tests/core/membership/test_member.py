@@ -16,7 +16,7 @@ from prfaas.core.membership.events import (
     Drained,
     Geometry,
     Join,
-    LeaseEnded,
+    LeaseRan,
     Leave,
     Listed,
     MemberEvent,
@@ -71,13 +71,13 @@ def state(members: Members, node: NodeName = SPARE) -> State:
 def test_an_hour_of_a_spare_node(members: Members) -> None:
     joined = members.handle(0, join())
     assert only(joined, Watch) == Watch(SPARE, "prefill", "http://a:1")
-    assert only(joined, Arm) == Arm(("lease", SPARE), LEASE, LeaseEnded(SPARE, LEASE))
+    assert only(joined, Arm) == Arm(("lease", SPARE), LEASE // 4, LeaseRan(SPARE, 3))
     assert only(joined, Answer) == Answer(SPARE, "", "unseen", LEASE)
     assert state(members) is State.UNSEEN, "nothing is given to it before a look has seen it"
     moved = only(members.handle(1, seen()), Moved)
     assert (moved.before, moved.after, moved.epoch) == (State.UNSEEN, State.JOINED, 7)
     renewed = members.handle(400, Renew(SPARE, Epoch(7)))
-    assert only(renewed, Arm).at_ns == 400 + LEASE
+    assert only(renewed, Arm).at_ns == 400 + LEASE // 4
     left = members.handle(500, Leave(SPARE, Epoch(7)))
     assert only(left, Answer).code == ""
     assert state(members) is State.DRAINING
@@ -91,7 +91,7 @@ def test_an_hour_of_a_spare_node(members: Members) -> None:
 def test_a_missed_lease_loses_what_runs_there_and_the_same_incarnation_may_come_back(members: Members) -> None:
     members.handle(0, join())
     members.handle(1, seen())
-    effects = members.handle(LEASE, LeaseEnded(SPARE, LEASE))
+    effects = members.handle(LEASE, LeaseRan(SPARE, 0))
     assert kinds(effects) == [Moved, Disarm, Unwatch, Lost]
     assert only(effects, Lost) == Lost(SPARE, "prefill", Epoch(7), "lease ended", None)
     assert only(members.handle(LEASE + 1, Renew(SPARE, Epoch(7))), Answer).code == "unknown_member"
@@ -101,17 +101,27 @@ def test_a_missed_lease_loses_what_runs_there_and_the_same_incarnation_may_come_
 
 def test_a_lease_of_a_node_that_took_no_work_loses_nothing(members: Members) -> None:
     members.handle(0, join())
-    assert Lost not in kinds(members.handle(LEASE, LeaseEnded(SPARE, LEASE)))
+    assert Lost not in kinds(members.handle(LEASE, LeaseRan(SPARE, 0)))
+
+
+def test_a_lease_ends_in_its_time(members: Members) -> None:
+    arm, ends = only(members.handle(0, join()), Arm), []
+    members.handle(1, seen())
+    while state(members) is not State.GONE:
+        ends.append(arm.at_ns)
+        effects = members.handle(arm.at_ns, arm.event)
+        arm = next((effect for effect in effects if isinstance(effect, Arm)), arm)
+    assert ends == [LEASE // 4, LEASE // 2, LEASE * 3 // 4, LEASE]
 
 
 def test_a_head_that_stood_still_blames_nobody(members: Members) -> None:
-    members.handle(0, join())
+    arm = only(members.handle(0, join()), Arm)
     members.handle(1, seen())
-    late = LEASE + LEASE // 4 + 1
-    assert kinds(members.handle(late, LeaseEnded(SPARE, LEASE))) == [Arm]
+    late = 100 * LEASE
+    effects = members.handle(late, arm.event)
+    assert only(effects, Arm).at_ns == late + LEASE // 4, "one part is over; there is time for what came meanwhile"
     assert state(members) is State.JOINED
-    members.handle(late + LEASE, LeaseEnded(SPARE, late + LEASE))
-    assert state(members) is State.GONE
+    assert only(members.handle(late + 1, Renew(SPARE, Epoch(7))), Arm).event == LeaseRan(SPARE, 3)
 
 
 @pytest.mark.parametrize("where", ["unseen", "joined", "draining"])
@@ -180,7 +190,7 @@ def test_an_older_incarnation_that_answers_takes_no_work(members: Members) -> No
 def test_listed_nodes(members: Members) -> None:
     assert state(members, HOME) is State.ABSENT
     first = members.handle(10, seen(3, HOME))
-    assert only(first, Arm).at_ns == 10 + LEASE
+    assert only(first, Arm).at_ns == 10 + LEASE // 4
     assert state(members, HOME) is State.PRESENT
     members.handle(20, Unseen(HOME, "connection refused"))
     assert state(members, HOME) is State.ABSENT
@@ -189,7 +199,7 @@ def test_listed_nodes(members: Members) -> None:
     restarted = members.handle(40, seen(4, HOME))
     assert only(restarted, Lost) == Lost(HOME, "prefill", Epoch(3), "restarted", 30)
     assert only(restarted, Moved).epoch == 4
-    silent = members.handle(40 + LEASE, LeaseEnded(HOME, 40 + LEASE))
+    silent = members.handle(40 + LEASE, LeaseRan(HOME, 0))
     assert only(silent, Lost) == Lost(HOME, "prefill", Epoch(4), "silent", None)
     assert Lost not in kinds(members.handle(50 + LEASE, seen(5, HOME))), "it was lost already"
     assert state(members, HOME) is State.PRESENT
@@ -238,7 +248,7 @@ def test_what_is_gone_is_remembered_but_not_for_ever(members: Members) -> None:
     for i in range(40):
         name = NodeName(f"n{i}")
         members.handle(i, join(node=name))
-        members.handle(i, LeaseEnded(name, i))
+        members.handle(i, LeaseRan(name, 0))
         members.validate()
     remembered = [i for i in range(40) if members.get(NodeName(f"n{i}")) is not None]
     assert remembered == list(range(40 - 4 * POLICY.most, 40))
@@ -247,7 +257,7 @@ def test_what_is_gone_is_remembered_but_not_for_ever(members: Members) -> None:
 def test_every_event_that_can_come_has_a_row() -> None:
     table = Member.TABLE
     outside = {Join, Renew, Leave}
-    watched = {Seen, Unseen, LeaseEnded}
+    watched = {Seen, Unseen, LeaseRan}
     for at in State:
         assert outside <= {event for (state, event) in table.rows if state is at}, (
             "anybody may say anything at any time"
@@ -287,7 +297,7 @@ class Books:
                 case Unwatch(node):
                     del self.watched[node]
                 case Arm():
-                    assert isinstance(effect.event, LeaseEnded)
+                    assert isinstance(effect.event, LeaseRan)
                     self.armed[effect.event.node] = effect
                 case Disarm(key):
                     self.armed.pop(typing.cast("tuple[str, str]", key)[1], None)
@@ -307,7 +317,7 @@ class Books:
         assert set(self.watched) == {member.node for member in self.members}
         for member in self.members:
             if member.state in LEASED:
-                assert self.armed[member.node].at_ns == member.until_ns
+                assert self.armed[member.node].at_ns <= member.until_ns
         return effects
 
 
@@ -317,11 +327,14 @@ def test_random_lives(data: st.DataObject) -> None:
     books = Books(Members(POLICY))
     books.post(Listed(HOME, "prefill", "http://h:1", LEASE))
     for _ in range(draw(st.integers(0, 60))):
-        books.now += draw(st.integers(0, LEASE // 2))
-        for node, arm in sorted(books.armed.items()):
-            if arm.at_ns <= books.now and books.armed.get(node) is arm:
-                del books.armed[node]
-                books.post(arm.event)
+        until = books.now + draw(st.integers(0, LEASE))
+        while due := [arm for arm in books.armed.values() if arm.at_ns <= until]:
+            arm = min(due, key=lambda arm: arm.at_ns)
+            assert isinstance(arm.event, LeaseRan)
+            books.now = max(books.now, arm.at_ns)
+            del books.armed[arm.event.node]
+            books.post(arm.event)
+        books.now = until
         options: list[MemberEvent] = []
         for name in (HOME, SPARE, NodeName("b"), NodeName("c")):
             epoch = draw(st.integers(1, 4))

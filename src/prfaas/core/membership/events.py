@@ -61,11 +61,15 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseEnded:
-    """Nothing renewed the lease, which was to end at `due_ns`."""
+class LeaseRan:
+    """A part of the lease went by and nothing renewed it; `left` more, and it has ended.
+
+    In parts, so that time counts only while the head is awake: one that stood still, for however long, finds that one
+    part is over, and time left for the signs of life that came meanwhile.
+    """
 
     node: NodeName
-    due_ns: int
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +96,4 @@ class Drained:
     node: NodeName
 
 
-MemberEvent = Listed | Join | Renew | Leave | LeaseEnded | Seen | Unseen | Drained
+MemberEvent = Listed | Join | Renew | Leave | LeaseRan | Seen | Unseen | Drained

@@ -28,7 +28,7 @@ from prfaas.core.membership.events import (
     Drained,
     Geometry,
     Join,
-    LeaseEnded,
+    LeaseRan,
     Leave,
     Listed,
     MemberEvent,
@@ -42,7 +42,9 @@ from prfaas.core.table import Table
 Effect = MemberEffect | Arm[MemberEvent] | Disarm
 NEVER = Epoch(0)
 UP = (State.UNSEEN, State.JOINED)
-_MISSED = "missed: gone, what runs there is lost; or it was this head that stood still"
+PARTS = 4
+"""Of a lease; see `LeaseRan`."""
+_MISSED = "after its last part: gone, what runs there is lost"
 
 
 class Member:
@@ -193,28 +195,24 @@ class Member:
             return []
         return self._move(State.ABSENT if self.state in LISTED else State.UNSEEN, event.trouble)
 
-    @TABLE.on([State.ABSENT], LeaseEnded, [State.ABSENT], "silent for so long: what runs there is lost")
-    @TABLE.on([State.PRESENT], LeaseEnded, LISTED, "silent for so long: lost; or it was this head that stood still")
-    def _silent(self, now_ns: int, event: LeaseEnded) -> list[Effect]:
-        if self._slept(now_ns, event):
-            return [self._arm(now_ns)]
+    @TABLE.on([State.ABSENT], LeaseRan, [State.ABSENT], "after its last part, silent: what runs there is lost")
+    @TABLE.on([State.PRESENT], LeaseRan, LISTED, "after its last part, silent: what runs there is lost")
+    def _silent(self, now_ns: int, event: LeaseRan) -> list[Effect]:
+        if event.left:
+            return [self._arm(now_ns, event.left)]
         return [*self._move(State.ABSENT, "silent"), *self._lose("silent", None)]
 
-    @TABLE.on([State.UNSEEN], LeaseEnded, [State.UNSEEN, State.GONE], _MISSED)
-    @TABLE.on([State.JOINED], LeaseEnded, [State.JOINED, State.GONE], _MISSED)
-    @TABLE.on([State.DRAINING], LeaseEnded, [State.DRAINING, State.GONE], _MISSED)
-    def _missed(self, now_ns: int, event: LeaseEnded) -> list[Effect]:
-        if self._slept(now_ns, event):
-            return [self._arm(now_ns)]
+    @TABLE.on([State.UNSEEN], LeaseRan, [State.UNSEEN, State.GONE], _MISSED)
+    @TABLE.on([State.JOINED], LeaseRan, [State.JOINED, State.GONE], _MISSED)
+    @TABLE.on([State.DRAINING], LeaseRan, [State.DRAINING, State.GONE], _MISSED)
+    def _missed(self, now_ns: int, event: LeaseRan) -> list[Effect]:
+        if event.left:
+            return [self._arm(now_ns, event.left)]
         return self._go("lease ended")
 
     @property
     def _key(self) -> tuple[str, NodeName]:
         return ("lease", self.node)
-
-    def _slept(self, now_ns: int, event: LeaseEnded) -> bool:
-        """Whether it was this head that stood still: then signs of life may wait to be read, and nobody is blamed."""
-        return now_ns - event.due_ns > self.lease_ns // 4
 
     def _move(self, state: State, cause: str, again: bool = False) -> list[Effect]:
         before, self.state = self.state, state
@@ -238,9 +236,10 @@ class Member:
     def _leased(self, now_ns: int) -> list[Effect]:
         return [self._arm(now_ns), Answer(self.node, "", self.state.name.lower(), self.lease_ns)]
 
-    def _arm(self, now_ns: int) -> Effect:
-        self.until_ns = now_ns + self.lease_ns
-        return Arm(self._key, self.until_ns, LeaseEnded(self.node, self.until_ns))
+    def _arm(self, now_ns: int, left: int = PARTS) -> Effect:
+        part_ns = self.lease_ns // PARTS
+        self.until_ns = now_ns + left * part_ns
+        return Arm(self._key, now_ns + part_ns, LeaseRan(self.node, left - 1))
 
     def _lose(self, cause: str, until_ns: int | None) -> list[Effect]:
         """What runs there, unless it was lost already or nothing ever did."""
