@@ -6,13 +6,16 @@ import asyncio
 import time
 
 import pytest
+import structlog
 
 from prfaas.cluster.roster import Sight
 from prfaas.core.ids import Epoch, NodeName
-from prfaas.runtime.client import Refused
+from prfaas.engine.node.joining import Joining
+from prfaas.runtime.client import Refused, call
 from prfaas.testing.grid import FAR, Grid, two_clusters
 from prfaas.testing.noderig import Node, Rig, until
 from prfaas.testing.restarts import join_request, joining, kill
+from prfaas.wire.members import PATH, JoinReply, RenewRequest
 
 LONG, SHORT = "x" * 120, "hello"
 REMOTE = "remote; cluster=far; reason=long"
@@ -141,9 +144,6 @@ async def test_a_missed_lease_fails_its_jobs_at_once_and_it_may_come_back(rig: R
 
 
 async def renew(grid: Grid, node: Node, epoch: int) -> object:
-    from prfaas.runtime.client import call
-    from prfaas.wire.members import PATH, JoinReply, RenewRequest
-
     url = f"{grid.service.url}{PATH}/{node.identity.name}/renew"
     return await call(node.session, "POST", url, RenewRequest(epoch), JoinReply, timeout_s=5)
 
@@ -182,6 +182,29 @@ async def test_a_head_that_restarts_knows_its_members_again(rig: Rig, grid: Grid
         await until(lambda: states(grid).get("spare-1") == "joined", "it joined again by itself")
         await until(lambda: grid.gateway.sees(FAR) == 2)
         assert (await grid.complete(LONG, max_tokens=3)).headers["x-prfaas-route"] == REMOTE
+
+
+async def test_a_node_that_is_early_waits_for_its_head_and_one_that_is_late_leaves_without_it(
+    rig: Rig, grid: Grid
+) -> None:
+    extra = await spare(rig)
+    await grid.far_head.stop(abruptly=True)
+    member = Joining(extra.session, grid.service.url, join_request(extra))
+    task = asyncio.create_task(member.run())
+    with structlog.testing.capture_logs() as logs:
+        await until(lambda: any(entry["event"] == "cannot join yet" for entry in logs))
+        await grid.far_head.start()
+        await until(lambda: states(grid).get("spare-1") == "joined")
+    await grid.far_head.stop(abruptly=True)
+    task.cancel()
+    busy = True
+    leaving = asyncio.create_task(member.leave(10.0, lambda: busy))
+    with structlog.testing.capture_logs() as logs:
+        await until(lambda: sum(entry["event"] == "head does not answer" for entry in logs) > 1)
+        assert not leaving.done(), "its own work decides"
+        busy = False
+        assert await leaving
+    await grid.far_head.start()
 
 
 async def test_a_decode_node_joins_serves_and_drains(rig: Rig, grid: Grid) -> None:
