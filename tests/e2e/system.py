@@ -95,12 +95,15 @@ class System:
 
     def knows_its_world(self) -> bool:
         """Whether each gateway has heard that its own prefill nodes and those at the other ends of its links are
-        ready."""
-        return all(
-            self.metric(link.target, "prfaas_prefill_nodes_ready", cluster=source) > 0
-            for link in self.topology.links
-            for source in (link.source, link.target)
-        )
+        ready. A gateway that is down has not."""
+        try:
+            return all(
+                self.metric(link.target, "prfaas_prefill_nodes_ready", cluster=source) > 0
+                for link in self.topology.links
+                for source in (link.source, link.target)
+            )
+        except httpx2.HTTPError:
+            return False
 
     def _read(self) -> None:
         assert self.process.stdout is not None
