@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import ClientError, web
 from openai import AsyncOpenAI
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from prfaas.engine.node.choices import Choices
 from prfaas.testing.bytemodel import BOS, EOS
 from prfaas.testing.engine import DerivedEngine
 from prfaas.testing.noderig import LIMITS, MODEL, SECRET, Node, Pair, Rig, until
@@ -189,6 +191,33 @@ async def test_the_client_leaves_while_choices_run(rig: Rig, stream: bool) -> No
     handing.cancel()
     await until(lambda: pair.home.engine.running == 0 and pair.home.held == (0, 0, 0), "all is free")
     assert not hold.is_set()
+
+
+async def test_stopping_is_not_cut_short(monkeypatch: pytest.MonkeyPatch, node: Node) -> None:
+    """A client that left fails a write first; then its request is cancelled, perhaps while all is being stopped."""
+    write, stop, writes, cut = web.StreamResponse.write, Choices.aclose, 0, 0
+
+    async def fail(response: web.StreamResponse, data: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 6:  # the next turn of each choice was just asked for, none has begun
+            raise ConnectionResetError("the client left")
+        await write(response, data)
+
+    async def cancelled_at_once(choices: Choices) -> None:
+        nonlocal cut
+        cut += 1
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await stop(choices)
+
+    monkeypatch.setattr(web.StreamResponse, "write", fail)
+    monkeypatch.setattr(Choices, "aclose", cancelled_at_once)
+    with pytest.raises(ClientError):
+        await node.complete(PROMPT, n=4, max_tokens=40, stream=True)
+    await until(lambda: node.engine.running == 0 and node.held == (0, 0, 0), "all is free")
+    assert cut == 1
 
 
 @pytest.mark.parametrize("at", [0, 3])

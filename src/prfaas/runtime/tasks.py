@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
 
 import structlog
 
 log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 
 class Tasks:
@@ -61,6 +62,26 @@ class Tasks:
             self._error = error
             if self._failed is not None and not self._failed.done():
                 self._failed.set_result(error)
+
+
+async def to_its_end(work: Awaitable[_T]) -> _T:
+    """What `work` returns or raises, however often the waiting task is cancelled meanwhile; then it is cancelled.
+
+    For cleaning up in several steps: who serves a client is cancelled when it leaves, and that may well be while a
+    failed write to it is being cleaned up after.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as again:
+            cancelled = again
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # seen
+    raise cancelled
 
 
 async def until_stopped(tasks: Tasks) -> int:

@@ -15,6 +15,7 @@ from prfaas.engine.node.asked import Asked
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.scored import scored_prompt, scored_token
 from prfaas.model.text import Text
+from prfaas.runtime.tasks import to_its_end
 from prfaas.wire.openai import Scored, Usage, usage
 
 Tokens = AsyncGenerator[Token, None]
@@ -127,7 +128,10 @@ class Choices:
         return piece
 
     async def aclose(self) -> None:
-        """Stop all work."""
+        """Stop all work, whoever is cancelled meanwhile."""
+        await to_its_end(self._stop())
+
+    async def _stop(self) -> None:
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, return_exceptions=True)

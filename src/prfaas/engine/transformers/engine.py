@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,7 @@ from prfaas.engine.transformers.checkpoint import open_checkpoint
 from prfaas.engine.transformers.job import GenerateJob, Job, PrefillJob, Stopped
 from prfaas.engine.transformers.loaded import DTYPES, LoadedModel, load
 from prfaas.engine.transformers.worker import Worker
+from prfaas.runtime.tasks import to_its_end
 from prfaas.transport.base import LandedKV
 
 _T = TypeVar("_T")
@@ -186,16 +188,8 @@ class _Ticket:
     async def leave(self) -> None:
         """Returns when the thread has let go of the job, however often the waiting task is cancelled meanwhile."""
         self._job.stop(None)
-        cancelled: asyncio.CancelledError | None = None
-        while not self.over.done():
-            try:
-                await asyncio.wait([self.over])
-            except asyncio.CancelledError as again:
-                cancelled = again
-        if not self.over.cancelled():
-            self.over.exception()  # seen: whoever waited has it, or had left
-        if cancelled is not None:
-            raise cancelled
+        with contextlib.suppress(Exception):  # whoever waited has it, or had left
+            await to_its_end(self.over)
 
 
 def _started(value: _T | None) -> _T:
