@@ -12,7 +12,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from prfaas.cli import lifeline
+from prfaas.runtime import lifeline
 
 
 class Handler(BaseHTTPRequestHandler):

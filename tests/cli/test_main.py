@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from prfaas.cli import lifeline
 from prfaas.cli.main import COMMANDS, cli, main
 from prfaas.cli.ports import bound, free_ports
 from prfaas.config.schema import topology_schema
+from prfaas.runtime import lifeline
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "two-clusters.yaml")
 HEAVY = ("torch", "transformers", "aiohttp", "numpy", "asyncio")

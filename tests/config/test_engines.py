@@ -55,7 +55,12 @@ def test_emulated_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("p0", "d0", "model", "what"),
     [
-        ("{kind: emulate}", "", "m", "engine.kind: got 'emulate'; expected one of transformers, emulated (did you"),
+        (
+            "{kind: emulate}",
+            "",
+            "m",
+            "engine.kind: got 'emulate'; expected one of transformers, emulated, vllm (did you",
+        ),
         ("{kind: 3}", "", "m", "engine.kind: got 3; expected one of transformers, emulated"),
         ("{threads: 0}", "", "m", "engine.threads: got 0; expected a whole number >= 1"),
         ("{profile: x}", "", "m", "engine.profile: unknown setting; expected one of "),

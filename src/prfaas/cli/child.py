@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from prfaas.cli import lifeline
+from prfaas.runtime import lifeline
 
 
 class Child:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from aiohttp import web
 
+from prfaas.cli.vllmserve import vllm_python
 from prfaas.config import topology as settings
-from prfaas.config.topology import EmulatedEngine, Topology, TransformersEngine
-from prfaas.core.errors import ConfigError
+from prfaas.config.topology import EmulatedEngine, Topology, TransformersEngine, VllmEngine
+from prfaas.core.errors import ConfigError, InvariantError
 from prfaas.engine.base import Engine, Limits
 from prfaas.model.profilefile import load_profile
 from prfaas.model.text import Text
@@ -40,11 +41,17 @@ def engine_of(
             return Built(_transformers(topology, node.engine, directory))
         case EmulatedEngine():
             return _emulated(topology, node.engine, text, transport)
+        case VllmEngine():
+            raise InvariantError("vLLM is a program of its own")
 
 
 def check_engines(topology: Topology) -> None:
-    """Raises ConfigError for what only the engines' own files can tell: profiles that there are not, or broken ones."""
-    nodes = (node for cluster in topology.clusters.values() for node in cluster.nodes)
+    """Raises ConfigError for what only the engines' own files can tell: profiles that there are not or are broken, and
+    interpreters without vLLM."""
+    nodes = [node for cluster in topology.clusters.values() for node in cluster.nodes]
+    for node in nodes:
+        if isinstance(node.engine, VllmEngine):
+            vllm_python(node.engine, os.environ)
     for profile in sorted({node.engine.profile for node in nodes if isinstance(node.engine, EmulatedEngine)}):
         load_profile(profile)
 

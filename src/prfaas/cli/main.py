@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from prfaas import __version__
-from prfaas.cli import lifeline
 from prfaas.core.errors import LocalError
+from prfaas.runtime import lifeline
 
 COMMANDS = {
     "up": ("prfaas.cli.up", "Start all of a topology on this machine."),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import structlog
 
 from prfaas.cli.engines import engine_of
 from prfaas.cli.joiner import ANY_PORT, Joiner, Wanted, joining_node
+from prfaas.cli.vllmserve import vllm_command, vllm_environment
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
-from prfaas.config.topology import Node, Topology
+from prfaas.config.topology import Node, Topology, VllmEngine
 from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName, Epoch
@@ -22,6 +25,7 @@ from prfaas.engine.node.identity import Identity, NodeLimits
 from prfaas.engine.node.server import NodeServer
 from prfaas.model.fetch import resolve_model
 from prfaas.model.text import Text
+from prfaas.runtime.lifeline import hand_on
 from prfaas.runtime.log import set_up_logging
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import until_stopped
@@ -43,6 +47,7 @@ log = structlog.get_logger(__name__)
 @click.option("--listen", default=ANY_PORT, help="HOST:PORT of a node that joins; port 0 is any.", show_default=True)
 @click.option("--data-listen", default=ANY_PORT, help="HOST:PORT where it takes KV connections.", show_default=True)
 @click.option("--advertise", help="Host that peers dial, when it is not the one listened on.")
+@click.option("--show", is_flag=True, help="Of a node of kind vllm: print its command line, and do not run it.")
 @click.option("--drain", default=60.0, help="Seconds that one that leaves waits for its last work.", show_default=True)
 def command(
     file: Path,
@@ -55,6 +60,7 @@ def command(
     data_listen: str,
     advertise: str | None,
     drain: float,
+    show: bool,
 ) -> None:
     """Run one engine: node NODE of cluster CLUSTER of topology FILE. With --join, one that FILE does not list."""
     topology = read_topology(file)
@@ -70,8 +76,35 @@ def command(
         names = ", ".join(one.name for one in topology.clusters[cluster].nodes)
         raise ConfigError(f"{file}: cluster {cluster} has no node {node!r}; expected one of {names}")
     directory = resolve_model(topology.model)
+    if isinstance(found.engine, VllmEngine):
+        _become_vllm(topology, environment, file, ClusterName(cluster), found, directory, show)
+        return
     text = Text.load(directory)
     raise SystemExit(asyncio.run(_serve(topology, environment, ClusterName(cluster), found, directory, text, joiner)))
+
+
+def _become_vllm(
+    topology: Topology,
+    environment: Environment,
+    file: Path,
+    cluster: ClusterName,
+    node: Node,
+    directory: Path,
+    show: bool,
+) -> None:
+    """`vllm serve` takes the place of this process."""
+    made = vllm_environment(node, environment, os.environ)
+    line = vllm_command(topology, file, cluster, node, directory, os.environ)
+    if show:
+        new = {name: value for name, value in made.items() if name not in os.environ and name != "VLLM_API_KEY"}
+        secret = f"${topology.security.secret_env}"
+        click.echo(" ".join([f'VLLM_API_KEY="{secret}"', *(f"{k}={shlex.quote(v)}" for k, v in new.items())]), nl=False)
+        click.echo(" " + shlex.join(line))
+        return
+    hand_on(made)
+    log.info("becomes vllm serve", node=node.name, role=node.role)
+    sys.stdout.flush()
+    os.execve(line[0], line, made)
 
 
 async def _serve(
@@ -156,7 +189,7 @@ def limits_of(topology: Topology, node: Node) -> NodeLimits:
         queue_length=limits.queue_length,
         deadline_ns=limits.deadline_ns,
         transfer_lease_ns=limits.leases.transfer_ns,
-        kv_memory_bytes=node.engine.kv_budget_bytes,
+        kv_memory_bytes=None if isinstance(node.engine, VllmEngine) else node.engine.kv_budget_bytes,
     )
 
 

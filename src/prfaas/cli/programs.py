@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from prfaas.cli.ports import free_ports
 from prfaas.config.checks import listeners
-from prfaas.config.topology import Node, Topology, TransformersEngine
+from prfaas.config.topology import Node, Topology, TransformersEngine, VllmEngine
 from prfaas.config.units import Endpoint
 
 
@@ -65,18 +65,23 @@ def localised(topology: Topology, model: Path) -> Topology:
     Raises ConfigError when there are no free ports.
     """
     taken = list(listeners(topology))
-    wanted = sum(2 * len(cluster.nodes) + 1 for cluster in topology.clusters.values()) - len(taken)
+    nodes = [node for cluster in topology.clusters.values() for node in cluster.nodes]
+    wanted = sum(len(node.listeners) for node in nodes) + len(topology.clusters) - len(taken)
     free = iter(free_ports(wanted, {endpoint.port for _, endpoint, _ in taken}))
-    threads = max(1, _cores() // sum(len(cluster.nodes) for cluster in topology.clusters.values()))
+    threads = max(1, len(_cores()) // len(nodes))
+    shares = iter(_shares(_cores(), len(nodes)))
 
     def listen(given: Endpoint | None) -> Endpoint:
         return given if given is not None else Endpoint.at("127.0.0.1", next(free))
 
     def local(node: Node) -> Node:
         engine = node.engine
+        share = next(shares)
         if isinstance(engine, TransformersEngine) and engine.threads is None:
             engine = replace(engine, threads=threads)
-        return replace(node, engine=engine, listen=listen(node.listen), data_listen=listen(node.data_listen))
+        if isinstance(engine, VllmEngine) and engine.device == "cpu" and engine.cores is None:
+            engine = replace(engine, cores=share)
+        return replace(node, engine=engine, **{key: listen(given) for key, given in node.listeners.items()})
 
     clusters = {
         name: replace(cluster, listen=listen(cluster.listen), nodes=tuple(local(node) for node in cluster.nodes))
@@ -92,5 +97,11 @@ def _reached(listen: Endpoint | None) -> Endpoint:
     return Endpoint.at("::1" if listen.host == "::" else "127.0.0.1", listen.port)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def _shares(cores: list[int], nodes: int) -> list[str]:
+    """Cores for each of `nodes`, in turn where there are too few: "0,1", "2,3"."""
+    each = max(1, len(cores) // nodes)
+    return [",".join(str(cores[(at * each + i) % len(cores)]) for i in range(each)) for at in range(nodes)]

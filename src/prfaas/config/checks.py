@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from prfaas.config.document import Where
-from prfaas.config.topology import Cluster, EmulatedEngine, Engine, Fault, Link, Topology
+from prfaas.config.topology import Cluster, EmulatedEngine, Engine, Fault, Link, Node, Topology, VllmEngine
 from prfaas.config.units import Endpoint
 
 EMULATED = "emulated"
@@ -38,10 +38,20 @@ def _cluster(where: Where, cluster: Cluster) -> Iterator[Problem]:
         here = (*where, "nodes", at)
         if cluster.kind == "prfaas" and node.role == "decode":
             yield (*here, "role"), "a prfaas cluster only prefills; expected prefill, or a cluster of kind pd"
-        if node.engine.kv_blocks is not None and node.engine.kv_memory_bytes is not None:
-            yield (*here, "engine", "kv_memory"), "given together with kv_blocks; expected one of them"
+        yield from _node(here, node)
     if cluster.kind == "pd" and not cluster.of_role("decode"):
         yield (*where, "nodes"), "a pd cluster without a decode node; expected at least one with role: decode"
+
+
+def _node(where: Where, node: Node) -> Iterator[Problem]:
+    engine = node.engine
+    for key in ("data_listen", "control_listen", "nixl_listen"):
+        if getattr(node, key) is not None and key not in node.listeners:
+            yield (*where, key), f"a node with this engine has no such listener; expected {_listed(node.listeners)}"
+    if isinstance(engine, VllmEngine):
+        return
+    if engine.kv_blocks is not None and engine.kv_memory_bytes is not None:
+        yield (*where, "engine", "kv_memory"), "given together with kv_blocks; expected one of them"
 
 
 def _node_names(topology: Topology) -> Iterator[Problem]:
@@ -74,6 +84,8 @@ def _kv_of(engine: Engine) -> tuple[str, ...]:
     """What decides the KV that a node makes, besides the model."""
     if isinstance(engine, EmulatedEngine):
         return "emulated", f"layout {engine.layout}", f"bytes_scale {engine.bytes_scale:g}"
+    if isinstance(engine, VllmEngine):
+        return "vllm", f"dtype {engine.dtype}", f"connector {engine.connector}"
     return "transformers", engine.dtype
 
 
@@ -124,7 +136,7 @@ def listeners(topology: Topology) -> Iterator[tuple[Where, Endpoint, str | None]
         if cluster.listen is not None:
             yield (*where, "listen"), cluster.listen, cluster.advertise
         for at, node in enumerate(cluster.nodes):
-            for key, endpoint in (("listen", node.listen), ("data_listen", node.data_listen)):
+            for key, endpoint in node.listeners.items():
                 if endpoint is not None:
                     yield (*where, "nodes", at, key), endpoint, node.advertise
 
@@ -133,6 +145,10 @@ def _secrets(topology: Topology) -> Iterator[Problem]:
     security = topology.security
     if security.secret_env == security.api_keys_env:
         yield ("security", "api_keys_env"), "the same variable as secret_env; expected another"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _host(host: str) -> str:

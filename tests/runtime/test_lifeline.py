@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from prfaas.cli import lifeline
+from prfaas.runtime import lifeline
 
 
 def test_the_end_of_the_parent_is_noticed() -> None:
