@@ -1,0 +1,1 @@
+"""Nodes of vLLM: our KV connector, and the program that is served."""

@@ -1,0 +1,167 @@
+"""vLLM's KV events as they cross ZeroMQ: what an engine stored in, and removed from, its prefix cache.
+
+It knows both encodings that are in use: events as maps with a `type` (vLLM 0.30 and later), and as arrays with the type
+first (before). It knows neither sockets nor what the hashes mean. A message has three frames: topic, sequence number
+(8 bytes, big-endian), and MessagePack of `[time, [event, ...], data-parallel rank]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from prfaas.core.errors import ProtocolError
+
+BlockHash = bytes | int
+"""An engine's own name of a block's content; of no meaning to another engine."""
+
+MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    """Full blocks that can be reused from now on: `tokens` of all of them, `block_tokens` in each.
+
+    `hashes` may be empty: hybrid models tell so of groups whose blocks cannot be looked up. `group` and `kind` say
+    which group of layers it is, where the engine has several. `medium`: "GPU", "CPU", ...; None: not said.
+    """
+
+    hashes: tuple[BlockHash, ...]
+    parent: BlockHash | None
+    tokens: tuple[int, ...]
+    block_tokens: int
+    medium: str | None = None
+    group: int | None = None
+    kind: str | None = None
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRemoved:
+    """Blocks that are gone, of one group of layers or of all (None)."""
+
+    hashes: tuple[BlockHash, ...]
+    medium: str | None = None
+    group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllCleared:
+    """Nothing is cached any more."""
+
+
+KVEvent = BlocksStored | BlocksRemoved | AllCleared
+
+
+@dataclass(frozen=True, slots=True)
+class KVEvents:
+    """One message. A gap in `sequence` means that some were lost. `rank` is None when there is but one."""
+
+    sequence: int
+    at_s: float
+    events: tuple[KVEvent, ...]
+    rank: int | None = None
+
+
+def decode(frames: Sequence[bytes]) -> KVEvents:
+    """The message of these `frames`. Raises ProtocolError, "kv_events", that says what is wrong."""
+    if len(frames) != 3 or len(frames[1]) != 8:
+        raise _wrong(f"{[len(frame) for frame in frames[:8]]} bytes; expected topic, 8 bytes and events")
+    if len(frames[2]) > MAX_BYTES:
+        raise _wrong(f"{len(frames[2])} bytes; expected at most {MAX_BYTES}")
+    try:
+        batch = _BATCH.decode(frames[2])
+        events = tuple((_ARRAY if _is_array(raw) else _MAP).decode(raw).event() for raw in batch.events)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _wrong(str(error)) from None
+    return KVEvents(int.from_bytes(frames[1], "big"), batch.ts, events, batch.data_parallel_rank)
+
+
+class _Stored(msgspec.Struct, gc=False):
+    block_hashes: list[BlockHash]
+    parent_block_hash: BlockHash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: Any = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+
+    def event(self) -> KVEvent:
+        if self.block_size < 1 or len(self.token_ids) < len(self.block_hashes) * self.block_size:
+            blocks = f"{len(self.block_hashes)} blocks of {self.block_size} tokens"
+            raise _wrong(f"{len(self.token_ids)} tokens for {blocks}")
+        return BlocksStored(
+            tuple(self.block_hashes),
+            self.parent_block_hash,
+            tuple(self.token_ids),
+            self.block_size,
+            self.medium,
+            self.group_idx,
+            self.kv_cache_spec_kind,
+            self.kv_cache_spec_sliding_window,
+        )
+
+
+class _Removed(msgspec.Struct, gc=False):
+    block_hashes: list[BlockHash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+    def event(self) -> KVEvent:
+        return BlocksRemoved(tuple(self.block_hashes), self.medium, self.group_idx)
+
+
+class _Cleared(msgspec.Struct, gc=False):
+    def event(self) -> KVEvent:
+        return AllCleared()
+
+
+class _StoredMap(_Stored, gc=False, tag_field="type", tag="BlockStored"):
+    pass
+
+
+class _RemovedMap(_Removed, gc=False, tag_field="type", tag="BlockRemoved"):
+    pass
+
+
+class _ClearedMap(_Cleared, gc=False, tag_field="type", tag="AllBlocksCleared"):
+    pass
+
+
+class _StoredArray(_Stored, gc=False, array_like=True, tag="BlockStored"):
+    pass
+
+
+class _RemovedArray(_Removed, gc=False, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class _ClearedArray(_Cleared, gc=False, array_like=True, tag="AllBlocksCleared"):
+    pass
+
+
+class _Batch(msgspec.Struct, array_like=True, gc=False):
+    ts: float
+    events: list[msgspec.Raw]
+    data_parallel_rank: int | None = None
+
+
+_BATCH = msgspec.msgpack.Decoder(_Batch)
+_MAP = msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap)
+_ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
+
+
+def _is_array(raw: msgspec.Raw) -> bool:
+    first = memoryview(raw)[0]
+    return first in (0xDC, 0xDD) or 0x90 <= first <= 0x9F
+
+
+def _wrong(what: str) -> ProtocolError:
+    return ProtocolError("kv_events", what)
