@@ -2,14 +2,21 @@
 # make check   format, lint, types, import contracts, fast tests: under a minute
 # make test    everything        make nightly    what takes many minutes
 # make lock    resolve requirements.lock anew        make clean   remove what was made
+# make up-vllm    the same with vllm serve as nodes, on CPUs: examples/vllm-two-clusters.yaml
+# make test-vllm  the tests with vLLM                make setup-vllm, make lock-vllm   its environment, 3.5 GB
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup up test nightly check check-format check-lint check-types check-imports check-tests lock clean
+.PHONY: help setup setup-vllm up up-vllm test test-vllm nightly lock lock-vllm clean
+.PHONY: check check-format check-lint check-types check-imports check-tests
 
 TOPOLOGY ?= examples/two-clusters.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM_VENV := .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.ready
+VLLM_TOPOLOGY ?= examples/vllm-two-clusters.yaml
+VLLM := PRFAAS_VLLM_PYTHON="$(CURDIR)/$(VLLM_VENV)/bin/python"
 # `make -O` keeps the output of parallel checks apart, where make can do that.
 APART := $(if $(filter output-sync,$(.FEATURES)),-Otarget)
 
@@ -21,8 +28,19 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml tools/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup
 
+setup-vllm: $(VLLM_READY)
+
+$(VLLM_READY): requirements-vllm.lock pyproject.toml tools/setup-vllm tools/vllm-versions
+	@PYTHON="$(PYTHON)" VENV="$(VLLM_VENV)" bash tools/setup-vllm
+
 up: $(READY)
 	@exec $(BIN)/prfaas up "$(TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
+
+up-vllm: $(READY) $(VLLM_READY)
+	@$(VLLM) exec $(BIN)/prfaas up "$(VLLM_TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
+
+test-vllm: $(READY) $(VLLM_READY)
+	@$(VLLM) $(BIN)/python -m pytest -m vllm
 
 test: $(READY)
 	@$(BIN)/python -m pytest
@@ -46,11 +64,14 @@ check-imports:
 	@$(BIN)/lint-imports --no-logo
 
 check-tests:
-	@$(BIN)/python -m pytest -q -m "not slow and not e2e and not nightly"
+	@$(BIN)/python -m pytest -q -m "not slow and not e2e and not nightly and not vllm"
+
+lock-vllm:
+	@PYTHON="$(PYTHON)" bash tools/lock-vllm
 
 lock:
 	@PYTHON="$(PYTHON)" bash tools/lock
 
 clean:
-	@rm -rf $(VENV) .venv-lock dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(VLLM_VENV) .venv-lock dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

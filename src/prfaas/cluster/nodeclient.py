@@ -7,7 +7,7 @@ PeerFailure or ProtocolError, as `runtime.client` has them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ import msgspec
 from prfaas.core.errors import PeerFailure
 from prfaas.core.ids import NodeName
 from prfaas.runtime.client import call, post_lines, refusal, sendable
-from prfaas.wire.control import CreditReply, CreditRequest, NodeInfo, PaceLease
+from prfaas.wire.control import CreditReply, CreditRequest, NodeInfo, PaceLease, TransferParams
 
 T = TypeVar("T")
 JSON = {"Content-Type": "application/json"}
@@ -33,6 +33,9 @@ class NodeAddress:
 
 class NodeClient:
     """Calls to one node or service. `session` shows the secret."""
+
+    streams = True
+    """Whether KV leaves while prefill runs: the decode leg is to begin as soon as the prefill leg has."""
 
     def __init__(self, session: aiohttp.ClientSession, node: NodeAddress) -> None:
         self.node = node
@@ -60,6 +63,13 @@ class NodeClient:
         """Hand the node its share of a link."""
         url = self.node.url + "/prfaas/v1/pace"
         await call(self._session, "POST", url, lease, dict[str, Any], timeout_s=timeout_s)
+
+    def parameters(self, params: TransferParams) -> Mapping[str, Any]:
+        """`kv_transfer_params` of a leg, as this node takes them."""
+        return msgspec.structs.asdict(params)
+
+    async def sent(self, transfer: str) -> None:
+        """Waits until the KV of a prefill that was answered has left. Here the answer says so."""
 
     def lines(self, path: str, body: msgspec.Struct, kind: type[T]) -> AsyncGenerator[T, None]:
         """POST `body`; the answer's lines as they come. Closing hangs up."""

@@ -95,6 +95,21 @@ async def call(
     return _decoded(raw or b"{}", reply, url)
 
 
+async def fetch(
+    session: aiohttp.ClientSession, url: str, *, timeout_s: float | None = None, max_bytes: int = MAX_REPLY_BYTES
+) -> bytes:
+    """The body of a GET, whatever it is. Raises as `call` does."""
+    try:
+        async with asyncio.timeout(timeout_s), session.get(url, allow_redirects=False) as response:
+            if response.status != 200:
+                raise await refusal(response)
+            return await read_bounded(response, max_bytes)
+    except TimeoutError:
+        raise PeerFailure("timeout", f"GET {url} took too long") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise PeerFailure("unreachable", f"GET {url}: {error or type(error).__name__}") from None
+
+
 async def post_lines(
     session: aiohttp.ClientSession, url: str, body: msgspec.Struct, line: type[T], *, max_line: int = MAX_LINE_BYTES
 ) -> AsyncGenerator[T, None]:
