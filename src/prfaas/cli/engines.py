@@ -9,7 +9,6 @@ from pathlib import Path
 
 from aiohttp import web
 
-from prfaas.cli.vllmserve import vllm_python
 from prfaas.config import topology as settings
 from prfaas.config.topology import EmulatedEngine, Topology, TransformersEngine, VllmEngine
 from prfaas.core.errors import ConfigError, InvariantError
@@ -46,12 +45,8 @@ def engine_of(
 
 
 def check_engines(topology: Topology) -> None:
-    """Raises ConfigError for what only the engines' own files can tell: profiles that there are not or are broken, and
-    interpreters without vLLM."""
-    nodes = [node for cluster in topology.clusters.values() for node in cluster.nodes]
-    for node in nodes:
-        if isinstance(node.engine, VllmEngine):
-            vllm_python(node.engine, os.environ)
+    """Raises ConfigError for what only the engines' own files can tell: profiles that there are not, or broken ones."""
+    nodes = (node for cluster in topology.clusters.values() for node in cluster.nodes)
     for profile in sorted({node.engine.profile for node in nodes if isinstance(node.engine, EmulatedEngine)}):
         load_profile(profile)
 

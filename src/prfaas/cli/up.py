@@ -25,6 +25,7 @@ from prfaas.cli.programs import CommandFactory, Program, localised, prfaas_comma
 from prfaas.cli.rundir import make_run_directory
 from prfaas.cli.supervise import Pace, StartFailed, Supervisor
 from prfaas.cli.validate import described
+from prfaas.cli.vllmserve import check_vllm
 from prfaas.cli.welcome import welcome
 from prfaas.config.checks import listeners
 from prfaas.config.document import read_document
@@ -45,6 +46,7 @@ def command(file: Path, model: str | None, port: int | None, log_dir: Path | Non
     environ = dict(os.environ)
     environ[topology.security.secret_env] = read_environment(topology, environ, alone=True).secret
     check_engines(topology)
+    check_vllm(topology, environ)
     _check_ports(topology, file)
     try:
         directory = fetched(topology.model)

@@ -42,6 +42,14 @@ def vllm_python(engine: VllmEngine, environ: Mapping[str, str]) -> str:
     return str(path.absolute())
 
 
+def check_vllm(topology: Topology, environ: Mapping[str, str]) -> None:
+    """Raises ConfigError when a node of kind vllm has no vLLM here."""
+    for cluster in topology.clusters.values():
+        for node in cluster.nodes:
+            if isinstance(node.engine, VllmEngine):
+                vllm_python(node.engine, environ)
+
+
 def vllm_command(
     topology: Topology, file: Path, cluster: ClusterName, node: Node, directory: Path, environ: Mapping[str, str]
 ) -> list[str]:
