@@ -122,3 +122,17 @@ def test_what_is_booked_is_dropped_and_what_is_odd_is_told() -> None:
         landing.settle(0, Data(odd, 5, None, True))
     with pytest.raises(ProtocolError, match="head"):
         landing.settle(0, Data(None, 5, None, True))
+
+
+def test_what_comes_again_after_the_hand_over_takes_no_memory() -> None:
+    """A resume may bring chunks twice, and the second ones late: the engine has the buffers by then."""
+    coverage = Coverage(LAYOUT, LENGTH)
+    landing = Landing(coverage)
+    wholes = [Extent(part.layer, part.name, 0, LENGTH, (0, part.shape[0])) for part in LAYOUT.parts]
+    for whole in wholes:
+        Lane(landing, 0, whole, slice_of(whole)).settle(coverage)
+    assert coverage.complete
+    landing.hand_over()
+    for whole in wholes:
+        Lane(landing, 0, whole, slice_of(whole)).settle(coverage)
+    assert landing.hand_over().parts == {}

@@ -22,7 +22,9 @@ from prfaas.testing.kv import Content, plain_layout
 from prfaas.testing.rigs import StreamRig
 from prfaas.transport.base import Peer
 from prfaas.transport.stream.pool import _hung_up
+from prfaas.transport.stream.sending import StreamSending
 from prfaas.transport.stream.transport import StreamTransport
+from prfaas.wire.messages import Applied
 
 
 def open_files() -> int:
@@ -91,6 +93,17 @@ async def test_a_thousand_transfers_use_a_handful_of_sockets(pair: Pair, rig: St
         assert len(transport.connections) <= 4
 
 
+async def test_nothing_waits_for_a_transfer_whose_lanes_have_all_ended(pair: Pair) -> None:
+    """A transfer that is over waits, with a timer, for lanes that have yet to say APPLIED: not when all have."""
+    await pair.move("r.0", Content(pair.layout, 500), connections=4)
+    assert isinstance(pair.far, StreamTransport)
+    # Each of the four connections waits for its next HELLO, and nothing else waits.
+    async with asyncio.timeout(10):
+        while pair.far.greeter.waiting < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert len(pair.far.alarm._agenda) == 4
+
+
 async def test_more_than_a_chunk_in_every_way(pair: Pair) -> None:
     """Extents beyond a megabyte are cut, and many small ones leave together."""
     pair.layout = plain_layout(layers=1, heads=8, width=128)
@@ -124,6 +137,33 @@ async def test_connections_that_break_as_a_transfer_ends_are_nobodys_trouble(pai
     assert failures == []
     assert (await receiving.ended()).cause == "applied"
     assert (await sending.released()).cause == "applied"
+
+
+async def test_connections_that_break_as_applied_is_read_are_not_kept_for_the_next_transfer(pair: Pair) -> None:
+    """The listening side's turn: an answer to the PING before APPLIED finds the connection broken."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    content = Content(pair.layout, 500)
+    sending, receiving = pair.offer("r.0", 500), pair.receive("r.0", 500, connections=4)
+    for extent, data in content.pieces(4096):
+        sending.put(extent, data)
+    sending.finish()
+    await receiving.landed()
+    await sending.released()
+    assert isinstance(pair.far, StreamTransport)
+    assert isinstance(sending, StreamSending)
+    connections = pair.far.connections
+    assert len(connections) == 4
+    for connection in connections:
+        connection.reset()
+        sending.on_frame(connection, Applied())
+    await asyncio.gather(*(connection.closed for connection in connections))
+    await asyncio.sleep(0)
+    assert failures == []
+    assert pair.far.connections == ()
+    assert pair.far.greeter.waiting == 0
+    receiving.applied()
+    assert (await receiving.ended()).cause == "applied"
 
 
 async def test_a_connection_that_the_peer_has_just_reset_can_be_hung_up(pair: Pair) -> None:

@@ -41,7 +41,7 @@ class _Claim:
 
 
 class _Slot:
-    """One part's buffer. Memory is taken when its first chunk comes."""
+    """One part's buffer. Memory is taken when the first chunk comes that is not here yet."""
 
     __slots__ = ("_first_row", "_heads", "_per_head", "_state", "_unit", "buffer")
 
@@ -87,12 +87,13 @@ class Landing:
         """Where lane's next payload goes; None when it is not wanted (`settle` then says why)."""
         self._claims.pop(lane, None)
         extent = head.extent()
-        slot = self._wanted(head, extent, size)
-        if slot is None or not extent.final:
+        part = self._wanted(head, extent, size)
+        if part is None or not extent.final:
             return None
         here = self.coverage.arrived(extent)
         if here is Arrived.ALL:
             return None
+        slot = self._slot(part)
         view = slot.place_of(extent, size)
         taken = here is Arrived.SOME or any(_overlap(c.extent, extent) for c in self._claims.values())
         if view is None or taken:
@@ -137,12 +138,13 @@ class Landing:
         self._slots.clear()
         self._claims.clear()
 
-    def _wanted(self, head: DataHead, extent: Extent, size: int) -> _Slot | None:
+    def _wanted(self, head: DataHead, extent: Extent, size: int) -> Part | None:
         part = self.coverage.fits(extent)
         if part is None or part.dtype != head.dtype or (part.kind is PartKind.STATE) != head.state:
             return None
-        if extent_bytes(part, extent) != size:
-            return None
+        return part if extent_bytes(part, extent) == size else None
+
+    def _slot(self, part: Part) -> _Slot:
         key = (part.layer, part.name)
         slot = self._slots.get(key)
         if slot is None:

@@ -113,9 +113,11 @@ class Greeter:
 
     def back(self, connection: Connection) -> None:
         """A connection whose transfer is over: it may say the next HELLO."""
-        if connection.alive:
-            connection.delay_ns = 0
-            self._wait(connection, self._limits.idle_ns * 3 // 2)
+        if not connection.alive:
+            connection.abort()  # its last owner is done with it and must not hear of its end
+            return
+        connection.delay_ns = 0
+        self._wait(connection, self._limits.idle_ns * 3 // 2)
 
     def offered(self, transfer: TransferId, offer: Offered) -> None:
         """`transfer` is offered from now: admit who waits for it."""

@@ -66,6 +66,7 @@ class StreamSending:
         self._lane_of: dict[Connection, int] = {}
         self._candidate: Connection | None = None
         self._timer: Entry[Call] | None = None
+        self._sweeper: Entry[Call] | None = None
         self._pumping = self._woken = False
         self._moved, self._first_ns, self._last_ns = 0, 0, 0
         self._report: m.Landed | None = None
@@ -153,8 +154,8 @@ class StreamSending:
 
     def on_lost(self, connection: Connection, detail: str) -> None:
         """The connection broke."""
-        lane = self._lane_of.pop(connection)
-        del self._lanes[lane]
+        lane = self._lane_of[connection]
+        self._leave(lane)
         self.handle(ev.LaneLost(lane, detail))
 
     def pump(self, lane: _Lane) -> None:
@@ -235,7 +236,7 @@ class StreamSending:
                 self._hub.sending_over(self, cause, detail)
                 # Lanes that never say APPLIED are not kept for ever.
                 if self._lanes:
-                    self._hub.alarm.at(self._hub.alarm.clock() + self._hub.limits.idle_ns, self._sweep)
+                    self._sweeper = self._hub.alarm.at(self._hub.alarm.clock() + self._hub.limits.idle_ns, self._sweep)
             case _:
                 assert_never(effect)
 
@@ -267,6 +268,8 @@ class StreamSending:
     def _leave(self, lane: int) -> Connection:
         connection = self._lanes.pop(lane).connection
         del self._lane_of[connection]
+        if not self._lanes:
+            self._hub.alarm.cancel(self._sweeper)
         return connection
 
     def _release(self, cause: str, detail: str) -> None:
