@@ -62,7 +62,7 @@ class Clients:
                 self.ends.append("gateway gone")
                 await asyncio.sleep(0.01)
                 continue
-            assert asyncio.get_running_loop().time() - began < DEADLINE_S + 1
+            assert asyncio.get_running_loop().time() - began < DEADLINE_S + 10, "a hang"
             self.ends.append(self._judge(answer, prompt))
 
     def _judge(self, answer: Answer, prompt: str) -> str:
