@@ -22,6 +22,7 @@ from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName, Epoch
 from prfaas.engine.node.identity import Identity, NodeLimits
+from prfaas.engine.node.links import transport_of
 from prfaas.engine.node.server import NodeServer
 from prfaas.model.fetch import resolve_model
 from prfaas.model.text import Text
@@ -31,8 +32,6 @@ from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import until_stopped
 from prfaas.transport.base import Peer
 from prfaas.transport.metrics import MetricStats
-from prfaas.transport.stats import TransferStats
-from prfaas.transport.tcp import TcpTransport
 
 log = structlog.get_logger(__name__)
 
@@ -155,29 +154,6 @@ async def _run(server: NodeServer, at: Endpoint, joiner: Joiner | None) -> int:
         for task in (starting, stopped):
             task.cancel()
         await asyncio.gather(starting, stopped, return_exceptions=True)
-
-
-def transport_of(
-    topology: Topology,
-    environment: Environment,
-    cluster: ClusterName,
-    node: Node,
-    epoch: Epoch,
-    stats: TransferStats,
-) -> TcpTransport:
-    """A node's end of its links. What leaves its cluster waits for a pace; emulated links delay both directions."""
-    return TcpTransport(
-        node.id,
-        epoch,
-        environment.secret.encode(),
-        paced_links=frozenset(link.name for link in topology.links if link.source == cluster),
-        delays={
-            link.name: link.rtt_ns // 2
-            for link in topology.links
-            if link.emulate and cluster in (link.source, link.target)
-        },
-        stats=stats,
-    )
 
 
 def limits_of(topology: Topology, node: Node) -> NodeLimits:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from prfaas.core.cache.pool import BlockPool
 from prfaas.core.errors import InvariantError, RequestError
-from prfaas.core.ids import LinkName, TransferId
+from prfaas.core.ids import TransferId
 from prfaas.engine.base import Engine, Limits
 from prfaas.engine.node.arrival import Arrivals
 from prfaas.engine.node.asked import Asked, transfer_params, understand
@@ -24,6 +24,7 @@ from prfaas.engine.node.deadline import within
 from prfaas.engine.node.decode import Answering
 from prfaas.engine.node.identity import Identity, NodeLimits
 from prfaas.engine.node.prefill import PrefillLeg
+from prfaas.engine.node.promises import Promises
 from prfaas.engine.node.room import Room
 from prfaas.model.text import Text
 from prfaas.runtime.driver import loop_now_ns
@@ -33,14 +34,13 @@ from prfaas.runtime.http import (
     json_reply,
     make_app,
     read_body,
-    read_json,
     request_id,
     serve,
 )
 from prfaas.runtime.metrics import CONTENT_TYPE, EngineMetrics, Metrics
 from prfaas.runtime.tasks import Tasks
 from prfaas.transport.base import Transport
-from prfaas.wire.control import Address, CreditReply, CreditRequest, NodeInfo, PaceLease
+from prfaas.wire.control import Address, NodeInfo
 from prfaas.wire.layout import fingerprint
 from prfaas.wire.openai import (
     AnswerWriter,
@@ -156,11 +156,11 @@ class NodeServer:
             ("POST", "/v1/completions", self._completions),
             ("POST", "/v1/chat/completions", self._chat),
             ("GET", "/prfaas/v1/node", self._node),
-            ("POST", "/prfaas/v1/credit", self._credit),
-            ("DELETE", "/prfaas/v1/credit/{transfer}", self._drop_credit),
-            ("POST", "/prfaas/v1/pace", self._pace),
         ):
             app.router.add_route(method, path, self._when_ready(handler))
+        promises = Promises(self._credits, self._transport, lambda: self._engine.layout, self._identity.name)
+        for route in promises.routes():
+            app.router.add_route(route.method, route.path, self._when_ready(route.handler))
         app.router.add_routes(self._doors)
         return app
 
@@ -205,25 +205,6 @@ class NodeServer:
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
         return json_reply(self.info())
-
-    async def _credit(self, request: web.Request) -> web.StreamResponse:
-        asked = await read_json(request, CreditRequest)
-        if not asked.transfer_id or asked.prompt_tokens < 1 or asked.lease_ms < 1:
-            raise RequestError("transfer_id, prompt_tokens and lease_ms are needed, none of them empty")
-        kv_bytes = self._engine.layout.bytes_at(asked.prompt_tokens - 1)
-        await self._credits.grant(TransferId(asked.transfer_id), kv_bytes, asked.lease_ms / 1000)
-        return json_reply(CreditReply(asked.transfer_id, kv_bytes, self._identity.name))
-
-    async def _drop_credit(self, request: web.Request) -> web.StreamResponse:
-        self._credits.give_up(TransferId(request.match_info["transfer"]))
-        return json_reply({})
-
-    async def _pace(self, request: web.Request) -> web.StreamResponse:
-        lease = await read_json(request, PaceLease)
-        if lease.rate_bps < 0 or lease.lease_ms < 1:
-            raise RequestError("rate_bps must not be negative, lease_ms must be positive")
-        self._transport.pace(LinkName(lease.link), lease.rate_bps, lease.lease_ms * 10**6, lease.fence)
-        return json_reply({})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._legs(request, "completion", parse_completion)
