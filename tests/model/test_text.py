@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from prfaas.core.errors import ConfigError, RequestError
 from prfaas.model.chat import ChatTemplate
-from prfaas.model.text import Text, prompt_hash
+from prfaas.model.text import Text, packed, prompt_hash
 from prfaas.testing.bytemodel import BOS, EOS, TEMPLATE, VOCAB, write_byte_model
 
 TURNS = [
@@ -39,17 +39,18 @@ def edit(path: Path, **fields: Any) -> None:
 
 
 async def test_prompts_and_chats_have_one_bos(text: Text) -> None:
-    assert await text.encode("hé") == [BOS, *"hé".encode()]
-    assert await text.encode_chat([{"role": "user", "content": "hé"}]) == [BOS, *"<user>hé\n<assistant>".encode()]
+    assert await text.encode("hé") == packed([BOS, *"hé".encode()])
+    chat = await text.encode_chat([{"role": "user", "content": "hé"}])
+    assert chat == packed([BOS, *"<user>hé\n<assistant>".encode()])
     assert (text.vocab_size, text.stop_ids, text.has_chat) == (VOCAB, frozenset({EOS}), True)
     assert text.decode([BOS, 104, 105, EOS]) == "hi"
 
 
 async def test_ids_are_checked(text: Text) -> None:
-    assert await text.checked([0, VOCAB - 1]) == [0, VOCAB - 1]
-    for bad in (VOCAB, -1, 2**70):
+    assert await text.checked([0, VOCAB - 1]) == packed([0, VOCAB - 1])
+    for ids, bad in (([1, VOCAB], VOCAB), ([1, -1], -1), ([1, 2**70], 2**70), ([VOCAB, -2, 1], -2), ([-1], -1)):
         with pytest.raises(RequestError, match=f"token id {bad} is out of range") as caught:
-            await text.checked([1, bad])
+            await text.checked(ids)
         assert (caught.value.status, caught.value.param) == (400, "prompt")
     with pytest.raises(RequestError, match="the prompt is empty"):
         await text.checked([])
@@ -148,11 +149,11 @@ async def test_same_as_transformers(tmp_path: Path) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
     ours = Text.load(directory)
     for prompt in ("plain", "Hé 漢 😀\r\n\t  two", "<s>typed by the user</s>", " " * 9):
-        assert await ours.encode(prompt) == theirs(prompt)["input_ids"]
+        assert list(await ours.encode(prompt)) == theirs(prompt)["input_ids"]
     rendered = theirs.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
     assert ours.render_chat(TURNS) == rendered
     ids = theirs.apply_chat_template(TURNS, tokenize=True, add_generation_prompt=True, return_dict=False)
-    assert await ours.encode_chat(TURNS) == ids
+    assert list(await ours.encode_chat(TURNS)) == ids
     assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     ours.close()
 
@@ -211,5 +212,5 @@ def test_truncation_and_padding_of_a_checkpoint_are_off(tmp_path: Path) -> None:
     tokenizer.enable_padding(length=8)
     tokenizer.save(str(directory / "tokenizer.json"))
     loaded = Text.load(directory)
-    assert asyncio.run(loaded.encode("abcdefgh")) == [BOS, *b"abcdefgh"]
+    assert asyncio.run(loaded.encode("abcdefgh")) == packed([BOS, *b"abcdefgh"])
     loaded.close()

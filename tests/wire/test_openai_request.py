@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from prfaas.core.errors import RequestError
+from prfaas.model.text import packed
 from prfaas.wire.control import TransferParams
 from prfaas.wire.openai import add_field, parse_chat, parse_completion
 
@@ -201,12 +202,18 @@ def test_of_a_key_twice_the_last_counts() -> None:
 def test_prompts() -> None:
     assert parse_completion(completion(prompt="x")).text_or_ids == "x"
     assert parse_completion(completion(prompt=["x"])).text_or_ids == "x"
-    assert parse_completion(completion(prompt=[3, 4])).text_or_ids == [3, 4]
-    assert parse_completion(completion(prompt=[3])).text_or_ids == [3]
-    assert parse_completion(completion(prompt=[[3, 4]])).text_or_ids == [3, 4]
+    assert parse_completion(completion(prompt=[3, 4])).text_or_ids == packed([3, 4])
+    assert parse_completion(completion(prompt=[3])).text_or_ids == packed([3])
+    assert parse_completion(completion(prompt=[[3, 4]])).text_or_ids == packed([3, 4])
     assert parse_completion(completion(prompt="")).text_or_ids == ""
-    assert parse_completion(b'{"model":"m","prompt" : [ \n[ 3,\t4 ] ] }').prompt == [3, 4]
+    assert parse_completion(b'{"model":"m","prompt" : [ \n[ 3,\t4 ] ] }').prompt == packed([3, 4])
     assert parse_completion(b'{"model":"m","prompt": [\n"x" ]}').prompt == "x"
+
+
+@pytest.mark.parametrize("strange", [-1, 2**32, 2**63 - 1, -(2**63)])
+def test_ids_that_no_model_has_are_kept_to_be_refused_by_number(strange: int) -> None:
+    for prompt in ([3, strange], [[3, strange]]):
+        assert parse_completion(completion(prompt=prompt)).text_or_ids == [3, strange]
 
 
 def test_chat_messages_and_an_answer_sent_back() -> None:

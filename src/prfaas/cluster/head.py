@@ -120,7 +120,7 @@ class ClusterHead:
         now_ns = loop_now_ns()
         job = Job(request, now_ns + request.deadline_ms * 1_000_000)
         self._jobs[transfer] = job
-        self._driver.post(Submit(transfer, len(request.tokens), job.deadline_ns))
+        self._driver.post(Submit(transfer, request.prompt_tokens, job.deadline_ns))
         try:
             while True:
                 update = await job.updates.get()
@@ -234,7 +234,7 @@ class ClusterHead:
             transfer_id=request.transfer_id,
             do_remote_decode=True,
             link=request.link,
-            prompt_tokens=len(request.tokens),
+            prompt_tokens=request.prompt_tokens,
             deadline_ms=int(left_s * 1000),
             epoch=info.epoch,
         )

@@ -1,6 +1,6 @@
 """One client request at the gateway, between the HTTP handler and the legs that serve it.
 
-It knows the client's body, its tokens and what was decided. The handler waits for the verdict; the router's effects
+It knows the client's body, its prompt and what was decided. The handler waits for the verdict; the router's effects
 give it.
 """
 
@@ -14,6 +14,7 @@ import aiohttp
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import RequestId
 from prfaas.core.routing.effects import Decided
+from prfaas.wire.openai.prompt import Prompt
 
 DONE_MARK = b"data: [DONE]\n\n"
 
@@ -39,8 +40,7 @@ class Exchange:
     path: str
     body: bytes
     stream: bool
-    tokens: list[int]
-    prompt_hash: str
+    prompt: Prompt
     deadline_ns: int
     verdict: asyncio.Future[Upstream]
     upstream: Upstream | None = None

@@ -20,7 +20,7 @@ from prfaas.core.errors import RequestError
 from prfaas.core.ids import RequestId
 from prfaas.gateway.exchange import DONE_MARK, Exchange, Upstream
 from prfaas.gateway.gateway import Gateway
-from prfaas.model.text import Text, prompt_hash
+from prfaas.model.text import Text
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.http import (
     BODY_S,
@@ -43,7 +43,7 @@ from prfaas.wire.openai import (
     parse_chat,
     parse_completion,
 )
-from prfaas.wire.openai.prompt import parsed, prompt_tokens
+from prfaas.wire.openai.prompt import parsed, prompt_of, prompt_tokens
 
 log = structlog.get_logger(__name__)
 DEADLINE_HEADER = "x-prfaas-deadline-ms"
@@ -139,8 +139,7 @@ class Front:
             path=http.path,
             body=body,
             stream=bool(request.stream),
-            tokens=tokens,
-            prompt_hash=await self._text.off_loop(lambda: prompt_hash(tokens)),
+            prompt=await prompt_of(tokens, self._text),
             deadline_ns=deadline_ns,
             verdict=asyncio.get_running_loop().create_future(),
         )

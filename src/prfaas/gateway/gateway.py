@@ -110,7 +110,7 @@ class Gateway:
     def arrive(self, exchange: Exchange, stays: str) -> None:
         """A request begins; its `verdict` will be given."""
         self._legs.exchanges[exchange.request] = exchange
-        self._driver.post(Arrived(exchange.request, len(exchange.tokens), exchange.deadline_ns, stays))
+        self._driver.post(Arrived(exchange.request, exchange.prompt.tokens, exchange.deadline_ns, stays))
 
     def relayed(self, exchange: Exchange, upstream: Upstream, trouble: str | None) -> None:
         """The client has the whole answer, or (`trouble`) as much as there will be."""

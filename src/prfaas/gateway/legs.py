@@ -189,7 +189,7 @@ class Legs:
     async def _credit(self, exchange: Exchange, attempt: int, node: NodeName) -> None:
         left_ms = self._left_ms(exchange)
         wanted = CreditRequest(
-            _transfer(exchange.request, attempt), len(exchange.tokens), min(left_ms, self._settings.credit_lease_ms)
+            _transfer(exchange.request, attempt), exchange.prompt.tokens, min(left_ms, self._settings.credit_lease_ms)
         )
         reply = await self._node(node).credit(wanted, left_ms / 1000)
         self._post(CreditGranted(exchange.request, attempt, reply.receiver))
@@ -209,7 +209,8 @@ class Legs:
             layout=self._settings.layout(exchange.decided.node),
             receiver=start.receiver,
             link=start.link,
-            tokens=exchange.tokens,
+            tokens=exchange.prompt.ids,
+            prompt_tokens=exchange.prompt.tokens,
             deadline_ms=self._left_ms(exchange),
         )
         asked_ns = loop_now_ns()
@@ -251,8 +252,8 @@ class Legs:
             remote=bound.remote,
             ticket=bound.ticket,
             connections=bound.connections,
-            prompt_tokens=len(exchange.tokens),
-            prompt_hash=exchange.prompt_hash,
+            prompt_tokens=exchange.prompt.tokens,
+            prompt_hash=exchange.prompt.hash,
             deadline_ms=left_ms,
         )
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from prfaas.runtime.pauses import keep_pauses_short
+
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -85,7 +87,11 @@ async def to_its_end(work: Awaitable[_T]) -> _T:
 
 
 async def until_stopped(tasks: Tasks) -> int:
-    """Waits for SIGTERM or SIGINT (0), or for a background task's failure (1): a program's exit code."""
+    """Waits for SIGTERM or SIGINT (0), or for a background task's failure (1): a program's exit code.
+
+    The process is one that serves from here on: see `pauses`.
+    """
+    keep_pauses_short()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -62,5 +62,5 @@ class ServiceFront:
             await out.write_eof()
         finally:
             self._metrics.request_ended("prefill", outcome)
-            log.info("prefill ended", transfer=request.transfer_id, tokens=len(request.tokens), outcome=outcome)
+            log.info("prefill ended", transfer=request.transfer_id, tokens=request.prompt_tokens, outcome=outcome)
         return out

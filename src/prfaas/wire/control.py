@@ -93,7 +93,11 @@ class PaceLease(msgspec.Struct, frozen=True):
 
 
 class PrefillRequest(msgspec.Struct, frozen=True):
-    """A gateway asks a prefill service to prefill `tokens` and hold the KV for `receiver` (credit is granted)."""
+    """A gateway asks a prefill service to prefill `tokens` and hold the KV for `receiver` (credit is granted).
+
+    `tokens` is a JSON list of ids, and there are `prompt_tokens` of them: heads pass the list on unread, the node reads
+    it.
+    """
 
     transfer_id: str
     tenant: str
@@ -101,7 +105,8 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     layout: str
     receiver: str
     link: str
-    tokens: list[int]
+    tokens: msgspec.Raw
+    prompt_tokens: int
     deadline_ms: int
 
 

@@ -31,6 +31,8 @@ class Device:
         self._steps: list[asyncio.Future[None]] = []
         self._asked = 0
         self._sleeping: set[asyncio.Future[None]] = set()
+        self.making = asyncio.Lock()
+        """Held while KV is made: by one sequence at a time, else each would take its time between two looks at HTTP."""
 
     @asynccontextmanager
     async def turn(self, ready_ns: int, order: int | None) -> AsyncGenerator[int, None]:

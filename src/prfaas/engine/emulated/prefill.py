@@ -127,6 +127,10 @@ class Prefill:
     async def _hand_over(self, parts: tuple[Part, ...], start: int, stop: int) -> None:
         if self.sink is None:
             return
+        async with self.device.making:
+            await self._make(self.sink, parts, start, stop)
+
+    async def _make(self, sink: KVSink, parts: tuple[Part, ...], start: int, stop: int) -> None:
         for part in parts:
             if part.kind is PartKind.STATE:
                 if stop < self.length:
@@ -139,7 +143,7 @@ class Prefill:
             data = kv(part, self.chain, first, stop, self.length)
             if self.pace.corrupt:
                 data, self.pace.corrupt = flipped(data), False
-            self.sink.put(Extent(part.layer, part.name, first, stop, (0, part.shape[0])), memoryview(data))
+            sink.put(Extent(part.layer, part.name, first, stop, (0, part.shape[0])), memoryview(data))
             await self.pace.breathe()
 
 

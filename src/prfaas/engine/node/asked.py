@@ -5,6 +5,7 @@ It knows requests, limits of the engine and how a body becomes all this. It does
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +34,7 @@ class Asked:
     kind: Kind
     request: AnyRequest
     leg: TransferParams
-    tokens: list[int]
+    tokens: array[int]
     sampling: Sampling
     arrived_ns: int
     deadline_ns: int

@@ -6,9 +6,13 @@ It knows the text of a model; it does not know HTTP. Long work is done off the e
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from prfaas.model.text import Text
+import msgspec
+
+from prfaas.model.text import Text, prompt_hash
 from prfaas.wire.openai.request import AnyRequest, ChatCompletionRequest
 
 LARGE_BYTES = 64 << 10
@@ -20,7 +24,26 @@ async def parsed(parse: Callable[[bytes], AnyRequest], body: bytes, text: Text) 
     return parse(body) if len(body) < LARGE_BYTES else await text.off_loop(lambda: parse(body))
 
 
-async def prompt_tokens(request: AnyRequest, text: Text) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a head keeps of a prompt: how many `tokens`, their `hash`, and their `ids` as a JSON list, which is passed
+    on as it is."""
+
+    tokens: int
+    hash: str
+    ids: msgspec.Raw
+
+
+async def prompt_of(tokens: array[int], text: Text) -> Prompt:
+    """`tokens` for passing on, made off the event loop."""
+
+    def made() -> Prompt:
+        return Prompt(len(tokens), prompt_hash(tokens), msgspec.Raw(msgspec.json.encode(tokens.tolist())))
+
+    return await text.off_loop(made)
+
+
+async def prompt_tokens(request: AnyRequest, text: Text) -> array[int]:
     """Ids of the prompt, at least one, all in range, made off the event loop. Raises RequestError, 400."""
     if isinstance(request, ChatCompletionRequest):
         return await text.encode_chat([message.as_dict() for message in request.messages])

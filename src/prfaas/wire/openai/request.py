@@ -7,12 +7,14 @@ RequestError with OpenAI's `param` and `code`; nothing is coerced or guessed.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from prfaas.core.errors import RequestError
+from prfaas.model.text import packed
 from prfaas.wire.openai.fields import check_fields
 
 MAX_STOPS = 4
@@ -91,12 +93,13 @@ class _Completion(Common, frozen=True, kw_only=True):
 
 
 class CompletionRequest(_Completion, frozen=True, kw_only=True):
-    """`POST /v1/completions`. `prompt` is the one prompt: text, or token ids, of which there is one at least."""
+    """`POST /v1/completions`. `prompt` is the one prompt: text, or token ids, of which there is one at least; packed,
+    unless one of them is no token of any model."""
 
-    prompt: str | list[int]
+    prompt: str | Sequence[int]
 
     @property
-    def text_or_ids(self) -> str | list[int]:
+    def text_or_ids(self) -> str | Sequence[int]:
         """The prompt."""
         return self.prompt
 
@@ -197,7 +200,7 @@ def parse_chat(body: bytes) -> ChatCompletionRequest:
     return request
 
 
-def _prompt(raw: msgspec.Raw) -> str | list[int]:
+def _prompt(raw: msgspec.Raw) -> str | Sequence[int]:
     """The one prompt: text, ids, or a list of one of either."""
     begins = _PROMPT.match(raw)
     opening = begins[0].strip() if begins else b""
@@ -216,9 +219,15 @@ def _prompt(raw: msgspec.Raw) -> str | list[int]:
         raise _no_json(error, raw) from None
     if len(many) != 1:
         raise RequestError("only one prompt a request is supported", param="prompt")
-    if isinstance(many[0], list) and not many[0]:
+    one_prompt = many[0]
+    if isinstance(one_prompt, str):
+        return one_prompt
+    if not one_prompt:
         raise RequestError("prompt is an empty list", param="prompt")
-    return many[0]
+    try:
+        return packed(one_prompt)
+    except OverflowError:  # who knows the model refuses it, by its number
+        return one_prompt
 
 
 def _parse(body: bytes, kind: type[R]) -> R:
