@@ -1,0 +1,105 @@
+"""What the scheduler tells the workers each step, and what they report back: plain values that cross processes.
+
+It knows names, rows and blocks; it does not know who gives or follows an order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from prfaas.engine.vllm.groups import Rows
+from prfaas.wire.control import TransferParams
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Prefill side: `length` tokens of KV will be sent to whoever shows a ticket. `deadline_ms` is what is left."""
+
+    transfer: str
+    length: int
+    link: str
+    epoch: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Prefill side: what this step makes final, by group. `last`: nothing follows."""
+
+    transfer: str
+    length: int
+    rows: tuple[Rows | None, ...]
+    states: tuple[int | None, ...]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Prefill side: `request` is done, its `blocks` blocks are held until `transfer` is over."""
+
+    request: str
+    transfer: str
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Decode side: dial, and receive what `held` tokens lack of `length`. `deadline_ms` is what is left."""
+
+    params: TransferParams
+    length: int
+    held: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Decode side: put what landed into `request`'s blocks; `transfer` "" means that this load fails."""
+
+    request: str
+    transfer: str = ""
+    length: int = 0
+    held: int = 0
+    rows: tuple[Rows | None, ...] = ()
+    states: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Either side: give `transfer` up, whatever it has come to."""
+
+    transfer: str
+    code: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Orders:
+    """One step's orders. `discards`: transfers that are to be received for the sender's sake, and dropped."""
+
+    offers: list[Offer] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
+    receives: list[Receive] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    discards: list[str] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return any((self.offers, self.saves, self.holds, self.receives, self.loads, self.discards, self.stops))
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened to transfers since the last report, of one worker or of several added up.
+
+    `landed` counts the workers where all has landed; `failed` says why, once is enough.
+    """
+
+    landed: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def aggregate(self, other: Report) -> Report:
+        """Both; vLLM's name for it."""
+        return Report(self.landed + other.landed, {**other.failed, **self.failed})

@@ -1,0 +1,225 @@
+"""A prefill and a decode engine, each a `rig` process, and what a gateway would do between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from prfaas.core.ids import Epoch, LinkName, NodeName, TransferId
+from prfaas.model.text import prompt_hash
+from prfaas.wire import ticket
+
+ROOT = Path(__file__).parents[2]
+SECRET = "a secret of the tests, and long enough to be one"
+LINK = "far->home"
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Rig:
+    """One engine. `events` by request, others by kind."""
+
+    def __init__(self, name: str, config: dict[str, Any], core: str, log: Path) -> None:
+        self.name, self._config, self._core, self._log = name, config, core, log
+        self._ends: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.ready: dict[str, Any] = {}
+
+    async def start(self) -> None:
+        env = os.environ | {
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "PRFAAS_SECRET": SECRET,
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": self._core,
+            "VLLM_LOGGING_LEVEL": "INFO",
+        }
+        with self._log.open("wb") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.vllm.rig", json.dumps(self._config)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=env,
+                limit=1 << 24,
+            )
+        self._reader = asyncio.create_task(self._read())
+        self.ready = await self._said.get()
+        assert self.ready["said"] == "ready", f"{self.name}: see {self._log}\n{self.tail()}"
+
+    def tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+
+    def add(self, name: str, tokens: list[int], max_tokens: int, params: Any = None) -> asyncio.Future[dict[str, Any]]:
+        self._ends[name] = asyncio.get_running_loop().create_future()
+        self.tell(do="add", id=name, tokens=tokens, max_tokens=max_tokens, params=params)
+        return self._ends[name]
+
+    def tell(self, **order: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def ask(self, **order: Any) -> dict[str, Any]:
+        self.tell(**order)
+        return await self._said.get()
+
+    async def settled(self, within_s: float = 20) -> dict[str, Any]:
+        """Its state once it has nothing left to do. Raises TimeoutError."""
+        async with asyncio.timeout(within_s):
+            while True:
+                state = await self.ask(do="state")
+                if state["requests"] == 0:
+                    return state
+                await asyncio.sleep(0.02)
+
+    async def close(self, kill: bool = False) -> None:
+        with contextlib.suppress(ProcessLookupError, ConnectionError):
+            if kill:
+                self.process.kill()
+            else:
+                self.tell(do="quit")
+            async with asyncio.timeout(20):
+                await self.process.wait()
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            said = json.loads(line)
+            if said["said"] == "end":
+                end = self._ends.pop(said["id"])
+                if not end.done():
+                    end.set_result(said)
+            else:
+                self._said.put_nowait(said)
+        self._said.put_nowait({"said": "gone"})
+        for end in self._ends.values():
+            if not end.done():
+                end.set_result({"said": "gone", "finish": "gone", "tokens": []})
+
+
+class Pair:
+    """`far` prefills, `home` decodes."""
+
+    def __init__(self, model: Path, directory: Path, **config: Any) -> None:
+        self._ports = {name: (free_port(), free_port()) for name in ("far", "home")}
+        self._file = directory / "topology.yaml"
+        self._directory = directory
+        self._file.write_text(self._topology(model))
+        each = {name: config.pop(name, {}) for name in ("far", "home")}
+        base = {
+            "model": str(model),
+            "max_model_len": 4096,
+            "max_num_seqs": 4,
+            "enforce_eager": True,
+            "max_num_batched_tokens": 1024,
+            "disable_log_stats": False,
+            **config,
+        }
+        self.far, self.home = (
+            Rig(name, {**base, **each[name], "kv_transfer_config": self._connector(name)}, str(at), directory / name)
+            for at, name in enumerate(("far", "home"))
+        )
+        self._serial = 0
+
+    def _topology(self, model: Path) -> str:
+        def node(name: str, role: str) -> str:
+            data, control = self._ports[name]
+            return (
+                f"      - name: {name}-node\n        role: {role}\n        engine: {{kind: vllm, device: cpu}}\n"
+                f"        data_listen: 127.0.0.1:{data}\n        control_listen: 127.0.0.1:{control}\n"
+            )
+
+        return (
+            f"model: {model}\nserved_name: m\nclusters:\n  home:\n    kind: pd\n    nodes:\n{node('home', 'decode')}"
+            f"  far:\n    kind: prfaas\n    nodes:\n{node('far', 'prefill')}"
+            "links:\n  - {from: far, to: home, bandwidth: 1Gbps, rtt: 1ms}\n"
+            "limits: {leases: {transfer: 3s}}\n"
+        )
+
+    def _connector(self, name: str) -> dict[str, Any]:
+        return {
+            "kv_connector": "PrfaasConnector",
+            "kv_connector_module_path": "prfaas.engine.vllm.connector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "fail",
+            "kv_connector_extra_config": {"topology": str(self._file), "cluster": name, "node": f"{name}-node"},
+        }
+
+    async def start(self) -> None:
+        await asyncio.gather(self.far.start(), self.home.start())
+        self.epoch = (await self.control("far", "GET", "node"))["epoch"]
+        await self.pace(10**11)
+
+    async def pace(self, rate_bps: int) -> None:
+        lease = {"link": LINK, "rate_bps": rate_bps, "lease_ms": 600_000, "fence": int(time.time() * 1e6)}
+        await self.control("far", "POST", "pace", lease)
+
+    async def close(self) -> None:
+        await asyncio.gather(self.far.close(), self.home.close())
+
+    async def control(self, name: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._ports[name][1]}/prfaas/v1/{path}"
+        data = json.dumps(body).encode() if body is not None else None
+        asked = urllib.request.Request(url, data, {"Authorization": f"Bearer {SECRET}"}, method=method)
+
+        def send() -> dict[str, Any]:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return json.loads(answer.read())
+
+        return await asyncio.to_thread(send)
+
+    def name(self) -> str:
+        self._serial += 1
+        return f"t{self._serial}"
+
+    def prefill(self, transfer: str, tokens: list[int], **more: Any) -> asyncio.Future[dict[str, Any]]:
+        leg = {"transfer_id": transfer, "do_remote_decode": True, "link": LINK, "prompt_tokens": len(tokens)}
+        return self.far.add(transfer, tokens, 8, {"prfaas": {**leg, "epoch": self.epoch, **more}})
+
+    def decode(
+        self, transfer: str, tokens: list[int], max_tokens: int = 12, **more: Any
+    ) -> asyncio.Future[dict[str, Any]]:
+        leg = {
+            "transfer_id": transfer,
+            "do_remote_prefill": True,
+            "link": LINK,
+            "remote": [{"host": "127.0.0.1", "port": self._ports["far"][0]}],
+            "ticket": self.ticket(transfer),
+            "connections": 2,
+            "prompt_tokens": len(tokens),
+            "prompt_hash": prompt_hash(tokens),
+            "deadline_ms": 60_000,
+        }
+        return self.home.add(transfer, tokens, max_tokens, {"prfaas": {**leg, **more}})
+
+    def ticket(self, transfer: str) -> str:
+        return ticket.mint(
+            SECRET.encode(),
+            transfer=TransferId(transfer),
+            epoch=Epoch(self.epoch),
+            node=NodeName("far-node"),
+            receiver=NodeName("home-node"),
+            link=LinkName(LINK),
+            lifetime_s=600,
+            now=time.time(),
+        )
+
+    async def handed_over(self, tokens: list[int], max_tokens: int = 12) -> dict[str, Any]:
+        """The decode side's answer; both legs at once."""
+        transfer = self.name()
+        prefill = self.prefill(transfer, tokens)
+        end = await self.decode(transfer, tokens, max_tokens)
+        await prefill
+        return {**end, "sent": await self.control("far", "GET", f"sent/{transfer}")}
