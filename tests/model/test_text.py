@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,24 +184,20 @@ async def test_long_prompts_do_not_stop_the_loop(text: Text) -> None:
     """128K tokens: while they are encoded, the loop goes on. (encode() alone would keep it for a quarter second.)"""
     rng = random.Random(5)
     prompt = "".join(rng.choice("abcdefgh é\n") for _ in range(115_000))
-    gaps: list[float] = []
-    running = True
+    turns, running = 0, True
 
     async def tick() -> None:
-        last = time.perf_counter()
+        nonlocal turns
         while running:
             await asyncio.sleep(0)
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
+            turns += 1
 
     ticking = asyncio.create_task(tick())
     ids = await text.encode(prompt)
     running = False
     await ticking
     assert len(ids) > 115_000
-    assert len(gaps) > 10
-    assert sorted(gaps)[-3] < 0.05  # the third worst: a busy machine may take the core away once or twice
+    assert turns > 20  # how long each took: benchmarks/health.py
 
 
 def test_truncation_and_padding_of_a_checkpoint_are_off(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from prfaas.cli.heads import head_of, home_link, listen, roster_of, service_of
 from prfaas.cluster.shares import LinkShares
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
-from prfaas.config.topology import Topology
+from prfaas.config.topology import Topology, VllmEngine
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName
 from prfaas.core.routing.router import RouterPolicy
@@ -111,4 +111,5 @@ def front_settings(topology: Topology, environment: Environment) -> FrontSetting
         created_s=int(time.time()),
         max_requests=topology.limits.max_requests,
         secret=environment.secret,
+        several_stay=any(isinstance(node.engine, VllmEngine) for _, node in topology.nodes()),
     )

@@ -11,8 +11,9 @@ from prfaas.cluster.head import ClusterHead, HeadSettings
 from prfaas.cluster.nodeclient import NodeAddress, NodeClient
 from prfaas.cluster.roster import ListedNode, Roster
 from prfaas.cluster.shares import LinkShares
+from prfaas.cluster.vllmnode import SequentialVllm, StreamingVllm, VllmNode
 from prfaas.config.environment import Environment
-from prfaas.config.topology import Cluster, Topology
+from prfaas.config.topology import Cluster, Node, Topology, VllmEngine
 from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName, LinkName, NodeName
@@ -57,14 +58,40 @@ def roster_of(
         )
         for node in cluster.nodes
     ]
+
+    def connect(address: NodeAddress) -> NodeClient:
+        node = cluster.node(address.name)
+        if node is None or not isinstance(node.engine, VllmEngine):
+            return NodeClient(session, address)
+        return vllm_client(topology, session, name, node, node.engine, address)
+
     return Roster(
         policy,
         listed,
-        lambda address: NodeClient(session, address),
+        connect,
         metrics,
         poll_s=limits.health_interval_ns / 1e9,
         lease_ns=limits.leases.node_ns,
     )
+
+
+def vllm_client(
+    topology: Topology,
+    session: aiohttp.ClientSession,
+    name: ClusterName,
+    node: Node,
+    engine: VllmEngine,
+    address: NodeAddress,
+) -> SequentialVllm:
+    """Calls to a node of kind vllm. How a prefill node hands over is its cluster's: to another cluster, or inside."""
+    control = ""
+    if "prfaas" in engine.connectors:
+        where = f"node {node.name} of cluster {name}: control"
+        control = url_of(node.control_listen, node.advertise, where)
+    vllm = VllmNode(name, node.role, topology.public_name, engine.max_sequences, control)
+    way = engine.connector if topology.clusters[name].kind == "prfaas" else engine.inside
+    ours = control and (way == "prfaas" or node.role == "decode")
+    return (StreamingVllm if ours else SequentialVllm)(session, address, vllm)
 
 
 def service_of(session: aiohttp.ClientSession, name: ClusterName, cluster: Cluster) -> NodeClient:

@@ -44,10 +44,9 @@ def vllm_python(engine: VllmEngine, environ: Mapping[str, str]) -> str:
 
 def check_vllm(topology: Topology, environ: Mapping[str, str]) -> None:
     """Raises ConfigError when a node of kind vllm has no vLLM here."""
-    for cluster in topology.clusters.values():
-        for node in cluster.nodes:
-            if isinstance(node.engine, VllmEngine):
-                vllm_python(node.engine, environ)
+    for _, node in topology.nodes():
+        if isinstance(node.engine, VllmEngine):
+            vllm_python(node.engine, environ)
 
 
 def vllm_command(

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import structlog
@@ -19,7 +20,7 @@ from prfaas.cluster.job import Job
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.cluster.roster import Roster, Sight
 from prfaas.cluster.shares import LinkShares
-from prfaas.core.errors import InvariantError, RemoteError
+from prfaas.core.errors import InvariantError, ProtocolError, RemoteError
 from prfaas.core.ids import ClusterName, Epoch, LinkName, NodeName, TransferId
 from prfaas.core.membership.effects import Lost
 from prfaas.core.routing.queue import (
@@ -205,9 +206,13 @@ class ClusterHead:
         link = LinkName(request.link)
         try:
             async with asyncio.timeout(left_s), self._shares.hold(link, client, transfer):
-                job.say(self._bound(request, info, left_s))
-                async with client.post("/v1/completions", self._node_body(request, info, left_s)) as response:
-                    await read_bounded(response, MAX_ANSWER_BYTES)
+                if client.streams:
+                    job.say(self._bound(request, info, left_s))
+                async with client.post("/v1/completions", self._node_body(request, client, info, left_s)) as response:
+                    answer = await read_bounded(response, MAX_ANSWER_BYTES)
+                if not client.streams:
+                    job.say(PrefillUpdate("bound", node=node, epoch=info.epoch, parameters=_parameters(answer)))
+                await client.sent(transfer)
             job.say(PrefillUpdate("done", node=node, epoch=info.epoch))
             return True
         except RemoteError as failure:
@@ -229,7 +234,7 @@ class ClusterHead:
         self.roster.work_ended(node)
 
     @staticmethod
-    def _node_body(request: PrefillRequest, info: NodeInfo, left_s: float) -> bytes:
+    def _node_body(request: PrefillRequest, client: NodeClient, info: NodeInfo, left_s: float) -> bytes:
         params = TransferParams(
             transfer_id=request.transfer_id,
             do_remote_decode=True,
@@ -238,7 +243,12 @@ class ClusterHead:
             deadline_ms=int(left_s * 1000),
             epoch=info.epoch,
         )
-        leg = {"model": request.model, "prompt": request.tokens, "max_tokens": 1, "kv_transfer_params": params}
+        leg = {
+            "model": request.model,
+            "prompt": request.tokens,
+            "max_tokens": 1,
+            "kv_transfer_params": client.parameters(params),
+        }
         return msgspec.json.encode(leg)
 
     def _bound(self, request: PrefillRequest, info: NodeInfo, left_s: float) -> PrefillUpdate:
@@ -261,6 +271,18 @@ class ClusterHead:
             ticket=ticket,
             connections=self._settings.connections.get(link, 1),
         )
+
+
+class _Answer(msgspec.Struct):
+    kv_transfer_params: dict[str, Any]
+
+
+def _parameters(answer: bytes) -> dict[str, Any]:
+    """How the KV of a prefill that is done can be had, from its answer."""
+    try:
+        return msgspec.json.decode(answer, type=_Answer).kv_transfer_params
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise ProtocolError("bad_reply", f"no kv_transfer_params in the answer to a prefill: {error}") from None
 
 
 @contextlib.asynccontextmanager

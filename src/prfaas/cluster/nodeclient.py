@@ -7,7 +7,7 @@ PeerFailure or ProtocolError, as `runtime.client` has them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +36,8 @@ class NodeClient:
 
     streams = True
     """Whether KV leaves while prefill runs: the decode leg is to begin as soon as the prefill leg has."""
+    tells_cause = True
+    """Whether an error of a decode leg says by its code if KV was to blame; else a failed hand-over is."""
 
     def __init__(self, session: aiohttp.ClientSession, node: NodeAddress) -> None:
         self.node = node
@@ -64,7 +66,7 @@ class NodeClient:
         url = self.node.url + "/prfaas/v1/pace"
         await call(self._session, "POST", url, lease, dict[str, Any], timeout_s=timeout_s)
 
-    def parameters(self, params: TransferParams) -> Mapping[str, Any]:
+    def parameters(self, params: TransferParams) -> dict[str, Any]:
         """`kv_transfer_params` of a leg, as this node takes them."""
         return msgspec.structs.asdict(params)
 

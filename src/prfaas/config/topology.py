@@ -7,6 +7,7 @@ since msgspec's schema takes only plain values.)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -343,6 +344,10 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def public_name(self) -> str:
         """The model's name to clients."""
         return self.served_name or self.model.rstrip("/").rpartition("/")[2]
+
+    def nodes(self) -> Iterator[tuple[ClusterName, Node]]:
+        """All nodes, with the clusters that they are in, in file order."""
+        return ((ClusterName(name), node) for name, cluster in self.clusters.items() for node in cluster.nodes)
 
     def of_kind(self, kind: Literal["pd", "prfaas"]) -> dict[ClusterName, Cluster]:
         """The clusters of one kind, in file order."""

@@ -21,14 +21,15 @@ DONE_MARK = b"data: [DONE]\n\n"
 
 @dataclass(slots=True)
 class Upstream:
-    """An answer that a decode node began: whole (`body`), or a stream to be relayed.
+    """An answer that a decode node began: all of it is here (`begun`), or it is a stream whose beginning that is.
 
     The leg keeps `response` open until `relayed` is set by whoever relays it.
     """
 
     attempt: int
     response: aiohttp.ClientResponse
-    body: bytes | None
+    begun: bytes
+    stream: bool
     relayed: asyncio.Event
 
 

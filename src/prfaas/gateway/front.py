@@ -65,6 +65,8 @@ class FrontSettings:
     created_s: int
     max_requests: int = 1024
     secret: str = field(default="", repr=False)
+    several_stay: bool = False
+    """Requests for several choices are not handed over: vLLM makes a request of each, and KV arrives for one."""
 
 
 class Front:
@@ -143,13 +145,14 @@ class Front:
             deadline_ns=deadline_ns,
             verdict=asyncio.get_running_loop().create_future(),
         )
-        self._gateway.arrive(exchange, request.stays)
+        several = self._settings.several_stay and request.choices > 1
+        self._gateway.arrive(exchange, request.stays or ("several_choices" if several else ""))
         try:
             upstream = await exchange.verdict
-            if upstream.body is None:
+            if upstream.stream:
                 return await self._stream(http, exchange, upstream)
             self._gateway.relayed(exchange, upstream, None)
-            reply = json_bytes_reply(upstream.body, headers={ROUTE_HEADER: exchange.route_header})
+            reply = json_bytes_reply(upstream.begun, headers={ROUTE_HEADER: exchange.route_header})
             return await send_within(http, reply, deadline_ns + LATE_NS)
         except RequestError as error:
             reply = error_reply(error)
@@ -206,7 +209,8 @@ class Front:
     async def _relay(self, http: web.Request, exchange: Exchange, upstream: Upstream) -> web.StreamResponse:
         out = event_stream({ROUTE_HEADER: exchange.route_header})
         await out.prepare(http)
-        trouble, tail = None, b""
+        trouble, tail = None, upstream.begun[-len(DONE_MARK) :]
+        await out.write(upstream.begun)
         chunks = upstream.response.content.iter_any()
         while True:
             try:

@@ -39,6 +39,7 @@ from prfaas.core.routing.events import (
     PrefillQueued,
 )
 from prfaas.core.routing.router import RouterEvent
+from prfaas.gateway.begun import first_event
 from prfaas.gateway.exchange import Exchange, Upstream
 from prfaas.gateway.sources import PrefillSource
 from prfaas.runtime.client import Refused, read_bounded
@@ -231,21 +232,28 @@ class Legs:
     async def _decode(self, exchange: Exchange, start: StartDecode) -> None:
         request, attempt = start.request, start.attempt
         client, asked_ns = self._node(start.node), loop_now_ns()
-        body = add_field(exchange.body, "kv_transfer_params", self._handover(exchange, start))
-        async with client.post(exchange.path, body) as response:
-            whole = None if exchange.stream else await read_bounded(response, MAX_ANSWER_BYTES)
-            exchange.upstream = upstream = Upstream(attempt, response, whole, asyncio.Event())
-            # What is not streamed is here when all of it is.
-            self._metrics.stage_took("first_token" if exchange.stream else "answer", loop_now_ns() - asked_ns)
-            self._post(FirstToken(request, attempt))
-            await upstream.relayed.wait()
+        body = add_field(exchange.body, "kv_transfer_params", self._handover(exchange, start, client))
+        try:
+            async with client.post(exchange.path, body) as response:
+                begun = await (first_event(response) if exchange.stream else read_bounded(response, MAX_ANSWER_BYTES))
+                exchange.upstream = upstream = Upstream(attempt, response, begun, exchange.stream, asyncio.Event())
+                # What is not streamed is here when all of it is.
+                self._metrics.stage_took("first_token" if exchange.stream else "answer", loop_now_ns() - asked_ns)
+                self._post(FirstToken(request, attempt))
+                await upstream.relayed.wait()
+        except Refused as refused:
+            if start.handover and refused.status >= 500 and not client.tells_cause:
+                raise PeerFailure("kv_transfer_failed", refused.detail) from None
+            raise
 
-    def _handover(self, exchange: Exchange, start: StartDecode) -> TransferParams:
+    def _handover(self, exchange: Exchange, start: StartDecode, client: NodeClient) -> dict[str, Any]:
         left_ms = self._left_ms(exchange)
         if not start.handover:
-            return TransferParams(_transfer(start.request, start.attempt), deadline_ms=left_ms)
+            return client.parameters(TransferParams(_transfer(start.request, start.attempt), deadline_ms=left_ms))
         link, bound = self._bound[start.request]
-        return TransferParams(
+        if bound.parameters is not None:
+            return bound.parameters
+        params = TransferParams(
             transfer_id=_transfer(start.request, start.attempt),
             do_remote_prefill=True,
             link=link,
@@ -256,6 +264,7 @@ class Legs:
             prompt_hash=exchange.prompt.hash,
             deadline_ms=left_ms,
         )
+        return client.parameters(params)
 
 
 def _transfer(request: RequestId, attempt: int) -> TransferId:

@@ -15,7 +15,7 @@ that a newer peer may add some; missing or mistyped ones are refused by msgspec 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -28,7 +28,10 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """A node about itself. `epoch` grows with each restart; `layout` is the fingerprint of its KV layout."""
+    """A node about itself. `epoch` grows with each restart; `layout` is the fingerprint of its KV layout.
+
+    `kv_blocks` of `block_tokens` tokens each are its KV memory; 0 when it does not say.
+    """
 
     node: str
     cluster: str
@@ -42,6 +45,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
     running: int = 0
     blocks_in_use: int = 0
     transfers_in_use: int = 0
+    block_tokens: int = 0
+    kv_blocks: int = 0
 
 
 class TransferParams(msgspec.Struct, frozen=True):
@@ -111,7 +116,11 @@ class PrefillRequest(msgspec.Struct, frozen=True):
 
 
 class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the answer: `queued` (position) -> `bound` (where to dial, ticket) -> `done`, or `failed`."""
+    """One line of the answer: `queued` (position) -> `bound` (where to dial, ticket) -> `done`, or `failed`.
+
+    A node that hands over when its prefill is done is `bound` only then, and says by `parameters` how (the decode leg's
+    `kv_transfer_params`, as the node gave them).
+    """
 
     state: Literal["queued", "bound", "done", "failed"]
     position: int = 0
@@ -122,6 +131,7 @@ class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
     connections: int = 1
     code: str = ""
     detail: str = ""
+    parameters: dict[str, Any] | None = None
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):

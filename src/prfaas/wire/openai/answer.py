@@ -213,9 +213,23 @@ def error_event(detail: ErrorDetail) -> bytes:
     return event_bytes(error_body(detail), "error")
 
 
+class _PeerError(msgspec.Struct):
+    """An error as others write it: vLLM's `code` is an HTTP status."""
+
+    message: str
+    type: str = "server_error"
+    param: str | None = None
+    code: str | int | None = None
+
+
+class _PeerErrorBody(msgspec.Struct):
+    error: _PeerError
+
+
 def parse_error(body: bytes) -> ErrorDetail | None:
     """The error in a peer's answer, or None when `body` is no such thing."""
     try:
-        return msgspec.json.decode(body, type=ErrorBody).error
+        error = msgspec.json.decode(body, type=_PeerErrorBody).error
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+    return ErrorDetail(error.message, error.type, error.param, error.code if isinstance(error.code, str) else None)

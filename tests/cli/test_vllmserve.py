@@ -1,0 +1,149 @@
+"""The command line and the environment of nodes of kind vllm."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from prfaas.cli.main import cli
+from prfaas.cli.programs import localised
+from prfaas.cli.vllmserve import check_vllm, vllm_command, vllm_environment
+from prfaas.config.environment import read_environment
+from prfaas.config.reader import read_topology
+from prfaas.config.topology import Node, Topology
+from prfaas.core.errors import ConfigError
+from prfaas.core.ids import ClusterName
+
+FILE = """
+model: ./model
+served_name: m
+clusters:
+  home:
+    kind: pd
+    nodes:
+      - {name: d0, role: decode, engine: {kind: vllm, device: cpu, inside: nixl, dtype: float32, arguments: [-x, y]}}
+      - {name: p0, role: prefill, engine: {kind: vllm, device: cpu, inside: nixl, dtype: float32}}
+  far:
+    kind: prfaas
+    nodes:
+      - {name: p1, role: prefill, engine: {kind: vllm, device: cpu, dtype: float32, kv_memory: 2GiB, block_tokens: 32}}
+links: [{from: far, to: home, bandwidth: 1Gbps, rtt: 1ms}]
+limits: {max_model_len: 4096}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "topology.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def node(topology: Topology, name: str) -> tuple[ClusterName, Node]:
+    found = [(ClusterName(c), n) for c, cluster in topology.clusters.items() for n in cluster.nodes if n.name == name]
+    return found[0]
+
+
+def flags(command: list[str]) -> dict[str, str]:
+    return {name: value for name, value in itertools.pairwise(command) if name.startswith("--")}
+
+
+def command_of(file: Path, name: str, tmp_path: Path) -> tuple[list[str], dict[str, str]]:
+    topology = localised(read_topology(file), tmp_path / "model")
+    cluster, found = node(topology, name)
+    environ = {"PRFAAS_VLLM_PYTHON": sys.executable, "PRFAAS_SECRET": "a secret of thirty-two characters.", "MINE": "1"}
+    environment = read_environment(topology, environ)
+    line = vllm_command(topology, file, cluster, found, tmp_path / "model", environ)
+    return line, vllm_environment(found, environment, environ)
+
+
+def test_our_connector_alone(file: Path, tmp_path: Path) -> None:
+    line, environ = command_of(file, "p1", tmp_path)
+    assert line[:5] == [sys.executable, "-P", "-m", "prfaas.engine.vllm.serve", str(tmp_path / "model")]
+    given = flags(line)
+    assert given["--served-model-name"] == "m"
+    assert given["--max-model-len"] == "4096"
+    assert given["--kv-cache-memory-bytes"] == str(2 << 30)
+    assert given["--block-size"] == "32"
+    assert "--max-num-batched-tokens" not in given
+    assert line[-1] == "--enforce-eager"
+    config: dict[str, Any] = json.loads(given["--kv-transfer-config"])
+    assert config["kv_connector"] == "PrfaasConnector"
+    assert config["kv_load_failure_policy"] == "fail"
+    assert config["kv_connector_extra_config"] == {"topology": str(file), "cluster": "far", "node": "p1"}
+    assert environ["VLLM_API_KEY"] == "a secret of thirty-two characters."
+    assert environ["MINE"] == "1"
+    assert not any("NIXL" in name or "UCX" in name for name in environ)
+
+
+def test_ours_and_nixl(file: Path, tmp_path: Path) -> None:
+    line, environ = command_of(file, "d0", tmp_path)
+    assert line[-3:] == ["--enforce-eager", "-x", "y"]
+    config = json.loads(flags(line)["--kv-transfer-config"])
+    assert config["kv_connector"] == "MultiConnector"
+    ours, nixl = config["kv_connector_extra_config"]["connectors"]
+    assert ours["kv_connector"] == "PrfaasConnector"
+    assert nixl == {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+    assert environ["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "127.0.0.1"
+    assert int(environ["VLLM_NIXL_SIDE_CHANNEL_PORT"]) > 0
+    assert environ["UCX_TLS"] == "tcp"
+    assert environ["UCX_NET_DEVICES"] == "lo"
+
+
+def test_up_fills_in_ports_and_cores(file: Path, tmp_path: Path) -> None:
+    topology = localised(read_topology(file), tmp_path / "model")
+    nodes = [one for cluster in topology.clusters.values() for one in cluster.nodes]
+    ports = [endpoint.port for one in nodes for endpoint in one.listeners.values() if endpoint is not None]
+    assert len(ports) == len(set(ports)) == 4 + 4 + 3
+    cores = {core for one in nodes for core in getattr(one.engine, "cores", "").split(",")}
+    assert cores <= {str(core) for core in os.sched_getaffinity(0)}
+
+
+def test_the_line_can_be_shown(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    text = FILE.replace("{name: p1,", "{name: p1, listen: 0.0.0.0:9000, advertise: far-1.example,")
+    file.write_text(text)
+    monkeypatch.setenv("PRFAAS_SECRET", "a secret of thirty-two characters.")
+    monkeypatch.setenv("PRFAAS_VLLM_PYTHON", sys.executable)
+    done = CliRunner().invoke(cli, ["node", str(file), "--cluster", "far", "--node", "p1", "--show"])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith('VLLM_API_KEY="$PRFAAS_SECRET" HF_HUB_OFFLINE=1')
+    assert "a secret" not in done.output
+    assert "--port 9000" in done.output
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("kind: vllm, device: cpu, dtype: float32, kv_memory: 2GiB", "makes other KV (vllm, dtype auto"),
+        ("nixl_listen", "has no such listener; expected `listen`, `data_listen`, `control_listen`"),
+        ("cores", "engine.cores: got 'all'"),
+        ("connector", "engine.connector: got 'mooncake'; expected one of nixl, prfaas"),
+    ],
+)
+def test_what_is_wrong_is_said(file: Path, change: str, words: str) -> None:
+    old = "{name: p1, role: prefill, engine: {kind: vllm, device: cpu, dtype: float32, kv_memory: 2GiB"
+    new = {
+        "nixl_listen": old.replace("role:", "nixl_listen: 127.0.0.1:9, role:"),
+        "cores": old.replace("device:", "cores: all, device:"),
+        "connector": old.replace("device:", "connector: mooncake, device:"),
+    }.get(change, old.replace("dtype: float32, ", ""))
+    assert old in FILE
+    file.write_text(FILE.replace(old, new))
+    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+        read_topology(file)
+
+
+@pytest.mark.parametrize(("python", "words"), [(None, "this Python has no vLLM"), ("/no/python", "cannot be run")])
+def test_an_interpreter_with_vllm_is_needed(file: Path, python: str | None, words: str) -> None:
+    environ = {} if python is None else {"PRFAAS_VLLM_PYTHON": python}
+    with pytest.raises(ConfigError, match=words):
+        check_vllm(read_topology(file), environ)
