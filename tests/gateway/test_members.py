@@ -266,6 +266,7 @@ async def test_a_decode_node_whose_lease_ends_gives_its_requests_back(rig: Rig, 
     assert grid.outcomes() == {("remote", "broken" if shown else "ok"): 1}
 
 
+@pytest.mark.slow
 async def test_a_listed_node_that_falls_silent_loses_its_work(rig: Rig) -> None:
     """Its connections stay open, and nothing comes: as behind a line that was cut."""
     far, home = [await rig.node("far-p", "prefill")], [await rig.node("home-p", "prefill")]
@@ -286,6 +287,7 @@ async def test_a_listed_node_that_falls_silent_loses_its_work(rig: Rig) -> None:
         await grid.settled()
 
 
+@pytest.mark.slow
 async def test_a_head_that_stood_still_does_not_blame_its_nodes(grid: Grid) -> None:
     server, moves = grid.far_nodes[0].server, []
     told, info = grid.head.member, server.info

@@ -133,6 +133,7 @@ async def test_one_restarts_while_requests_run(grid: Grid, which: Which) -> None
         assert set(clients.ends) == {"ok"}, "there is another way for every request"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(ORDERS))
 async def test_all_restart_one_after_another(grid: Grid, at: int, rng: random.Random) -> None:
     order = rng.sample(WHICH, len(WHICH))
@@ -145,6 +146,7 @@ async def test_all_restart_one_after_another(grid: Grid, at: int, rng: random.Ra
     assert clients.ends.count("ok") >= 12, (order, clients.ends)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(ORDERS))
 async def test_all_are_down_and_come_back_in_any_order(grid: Grid, at: int, rng: random.Random) -> None:
     down, up = rng.sample(WHICH, len(WHICH)), rng.sample(WHICH, len(WHICH))

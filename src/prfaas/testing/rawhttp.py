@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Sequence
+import socket
+from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(slots=True)
@@ -72,6 +73,17 @@ class RawClient:
             return await self._reader.read(1) == b""
         except ConnectionError:
             return True
+
+    @contextlib.contextmanager
+    def not_reading(self) -> Generator[None, None, None]:
+        """Takes nothing in, for the length of the block: what is sent fills the peer's side of the socket."""
+        transport = cast(asyncio.Transport, self._writer.transport)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        transport.pause_reading()
+        try:
+            yield
+        finally:
+            transport.resume_reading()
 
     def abort(self) -> None:
         """Reset the connection."""
