@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, MutableMapping
 
 VARIABLE = "PRFAAS_LIFELINE_FD"
@@ -40,6 +41,20 @@ def hand_on(environ: MutableMapping[str, str]) -> None:
     if _held >= 0:
         os.set_inheritable(_held, True)
         environ[VARIABLE] = str(_held)
+
+
+def end_with_parent(poll_s: float = 0.5) -> threading.Thread:
+    """End at once when the process that started this one is gone: for children that were given no lifeline."""
+    parent = os.getppid()
+
+    def watch_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(poll_s)
+        os._exit(ORPHANED)
+
+    thread = threading.Thread(target=watch_parent, name="parent", daemon=True)
+    thread.start()
+    return thread
 
 
 def _watch(descriptor: int, orphaned: Callable[[], None]) -> None:
