@@ -20,6 +20,7 @@ from prfaas.wire import ticket
 ROOT = Path(__file__).parents[2]
 SECRET = "a secret of the tests, and long enough to be one"
 LINK = "far->home"
+PYTHON = os.environ.get("PRFAAS_VLLM_PYTHON", sys.executable)
 
 
 def free_port() -> int:
@@ -47,7 +48,7 @@ class Rig:
         }
         with self._log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.vllm.rig", json.dumps(self._config)),
+                *(PYTHON, "-m", "tests.vllm.rig", json.dumps(self._config)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
