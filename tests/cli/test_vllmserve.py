@@ -113,6 +113,7 @@ def test_the_line_can_be_shown(file: Path, tmp_path: Path, monkeypatch: pytest.M
     file.write_text(text)
     monkeypatch.setenv("PRFAAS_SECRET", "a secret of thirty-two characters.")
     monkeypatch.setenv("PRFAAS_VLLM_PYTHON", sys.executable)
+    monkeypatch.setattr("prfaas.cli.node.set_up_logging", lambda *_, **__: None)  # it is the whole process's
     done = CliRunner().invoke(cli, ["node", str(file), "--cluster", "far", "--node", "p1", "--show"])
     assert done.exit_code == 0, done.output
     assert done.output.startswith('VLLM_API_KEY="$PRFAAS_SECRET" HF_HUB_OFFLINE=1')

@@ -15,6 +15,8 @@ from prfaas.engine.transformers.check import check, host_bytes
 from prfaas.engine.transformers.checkpoint import open_checkpoint
 from prfaas.engine.transformers.tinykinds import TINY_KINDS
 
+pytestmark = pytest.mark.slow  # real models
+
 CPU = [("float32", "cpu")]
 
 

@@ -88,6 +88,8 @@ from pathlib import Path
 from prfaas.engine.base import Sampling
 from prfaas.engine.transformers.engine import TransformersEngine
 
+pytestmark = pytest.mark.slow  # real models
+
 class Sink:
     def __init__(self): self.manifest, self.file = [], open(sys.argv[2], "wb")
     def put(self, extent, data):

@@ -14,6 +14,8 @@ from prfaas.engine.base import NO_TOKEN, Sampling, Token
 from prfaas.engine.transformers.likely import ROWS, likelihoods
 from prfaas.testing.gather import gather
 
+pytestmark = pytest.mark.slow  # real models
+
 
 async def told(engine: Any, tokens: list[int], sampling: Sampling, landed: Any = None) -> list[Token]:
     return [token async for token in engine.generate(tokens, sampling, landed)]

@@ -17,6 +17,8 @@ from prfaas.engine.transformers import tiny as recipe
 from prfaas.engine.transformers.tiny import build_tiny
 from prfaas.engine.transformers.tinykinds import TINY_KINDS
 
+pytestmark = pytest.mark.slow  # real models
+
 
 def digests(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.iterdir())}
