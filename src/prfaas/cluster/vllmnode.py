@@ -141,7 +141,7 @@ class StreamingVllm(SequentialVllm):
 
     def parameters(self, params: TransferParams) -> dict[str, Any]:
         """Under a name of our own, so that a connector of vLLM's beside ours does not take them for its own."""
-        return {"prfaas": params}
+        return {"prfaas": params} if params.do_remote_decode or params.do_remote_prefill else {}
 
     async def sent(self, transfer: str) -> None:
         """Until the KV has left: the answer of vLLM only says that it was computed.

@@ -232,7 +232,8 @@ class Legs:
     async def _decode(self, exchange: Exchange, start: StartDecode) -> None:
         request, attempt = start.request, start.attempt
         client, asked_ns = self._node(start.node), loop_now_ns()
-        body = add_field(exchange.body, "kv_transfer_params", self._handover(exchange, start, client))
+        params = self._handover(exchange, start, client)
+        body = add_field(exchange.body, "kv_transfer_params", params) if params else exchange.body
         try:
             async with client.post(exchange.path, body) as response:
                 begun = await (first_event(response) if exchange.stream else read_bounded(response, MAX_ANSWER_BYTES))
