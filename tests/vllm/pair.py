@@ -33,9 +33,7 @@ class Rig:
     """One engine. `events` by request, others by kind."""
 
     def __init__(self, name: str, config: dict[str, Any], core: str, log: Path) -> None:
-        self.name, self._config, self._core, self._log = name, config, core, log
-        self._ends: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.name, self._config, self._core, self.log = name, config, core, log
         self.ready: dict[str, Any] = {}
 
     async def start(self) -> None:
@@ -46,7 +44,9 @@ class Rig:
             "VLLM_CPU_OMP_THREADS_BIND": self._core,
             "VLLM_LOGGING_LEVEL": "INFO",
         }
-        with self._log.open("wb") as log:
+        self._ends: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        with self.log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *(PYTHON, "-m", "tests.vllm.rig", json.dumps(self._config)),
                 stdin=asyncio.subprocess.PIPE,
@@ -56,12 +56,12 @@ class Rig:
                 env=env,
                 limit=1 << 24,
             )
-        self._reader = asyncio.create_task(self._read())
+        self._reader = asyncio.create_task(self._read(self._ends, self._said))
         self.ready = await self._said.get()
-        assert self.ready["said"] == "ready", f"{self.name}: see {self._log}\n{self.tail()}"
+        assert self.ready["said"] == "ready", f"{self.name}: see {self.log}\n{self.tail()}"
 
     def tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
     def add(self, name: str, tokens: list[int], max_tokens: int, params: Any = None) -> asyncio.Future[dict[str, Any]]:
         self._ends[name] = asyncio.get_running_loop().create_future()
@@ -81,6 +81,7 @@ class Rig:
         async with asyncio.timeout(within_s):
             while True:
                 state = await self.ask(do="state")
+                assert state["said"] == "state", f"{self.name} is gone; {self.log}\n{self.tail()}"
                 if state["requests"] == 0:
                     return state
                 await asyncio.sleep(0.02)
@@ -94,18 +95,18 @@ class Rig:
             async with asyncio.timeout(20):
                 await self.process.wait()
 
-    async def _read(self) -> None:
+    async def _read(self, ends: dict[str, asyncio.Future[dict[str, Any]]], said: asyncio.Queue[dict[str, Any]]) -> None:
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
-            said = json.loads(line)
-            if said["said"] == "end":
-                end = self._ends.pop(said["id"])
+            heard = json.loads(line)
+            if heard["said"] == "end":
+                end = ends.pop(heard["id"])
                 if not end.done():
-                    end.set_result(said)
+                    end.set_result(heard)
             else:
-                self._said.put_nowait(said)
-        self._said.put_nowait({"said": "gone"})
-        for end in self._ends.values():
+                said.put_nowait(heard)
+        said.put_nowait({"said": "gone"})
+        for end in ends.values():
             if not end.done():
                 end.set_result({"said": "gone", "finish": "gone", "tokens": []})
 
@@ -119,6 +120,7 @@ class Pair:
         self._directory = directory
         self._file.write_text(self._topology(model))
         each = {name: config.pop(name, {}) for name in ("far", "home")}
+        extra = config.pop("extra", {})
         base = {
             "model": str(model),
             "max_model_len": 4096,
@@ -129,7 +131,12 @@ class Pair:
             **config,
         }
         self.far, self.home = (
-            Rig(name, {**base, **each[name], "kv_transfer_config": self._connector(name)}, str(at), directory / name)
+            Rig(
+                name,
+                {**base, **each[name], "kv_transfer_config": self._connector(name, extra.get(name, {}))},
+                str(at),
+                directory / name,
+            )
             for at, name in enumerate(("far", "home"))
         )
         self._serial = 0
@@ -149,13 +156,14 @@ class Pair:
             "limits: {leases: {transfer: 3s}}\n"
         )
 
-    def _connector(self, name: str) -> dict[str, Any]:
+    def _connector(self, name: str, more: dict[str, Any]) -> dict[str, Any]:
+        extra = {"topology": str(self._file), "cluster": name, "node": f"{name}-node", **more}
         return {
             "kv_connector": "PrfaasConnector",
             "kv_connector_module_path": "prfaas.engine.vllm.connector",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "fail",
-            "kv_connector_extra_config": {"topology": str(self._file), "cluster": name, "node": f"{name}-node"},
+            "kv_connector_extra_config": extra,
         }
 
     async def start(self) -> None:

@@ -32,6 +32,13 @@ def main() -> None:
     engine = LLMEngine.from_engine_args(EngineArgs(**config))
     core = engine.engine_core.engine_core
     scheduler = core.scheduler
+    preempt, preempted = scheduler._preempt_request, []
+
+    def counted(request: object, *more: object, **named: object) -> None:
+        preempted.append(request)
+        preempt(request, *more, **named)
+
+    scheduler._preempt_request = counted
     orders: queue.Queue[dict[str, object]] = queue.Queue()
 
     def read() -> None:
@@ -71,7 +78,7 @@ def main() -> None:
                         free=pool.get_num_free_blocks(),
                         requests=len(scheduler.requests),
                         steps=steps,
-                        preempted=getattr(scheduler, "preempted", 0),
+                        preempted=len(preempted),
                     )
                 case "reset":
                     say(said="reset", done=engine.reset_prefix_cache())
@@ -79,7 +86,6 @@ def main() -> None:
                     stepping = bool(order["on"])
                 case "quit":
                     break
-            continue
         if not busy:
             continue
         before = time.perf_counter()

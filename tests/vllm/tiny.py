@@ -37,6 +37,7 @@ MAMBA: dict[str, Any] = {
     "mamba_proj_bias": False,
 }
 MODELS: dict[str, dict[str, Any]] = {
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu"},
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",

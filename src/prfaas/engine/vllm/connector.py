@@ -174,9 +174,9 @@ class PrfaasConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self._side.matched(request, num_computed_tokens)
 
     def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
-        """All of them: what is loaded are the request's own blocks."""
-        found: tuple[int, ...] = self._kv_cache_config.transfer_group_ids
-        return found
+        """None: vLLM would not zero their new blocks then, but a last block is filled in part only, and what an
+        attention kernel reads of the rest must not be another layer's bytes."""
+        return ()
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Blocks are there."""

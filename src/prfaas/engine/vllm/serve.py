@@ -11,7 +11,6 @@ import sys
 
 from prfaas.runtime import lifeline
 
-
 SERVER = "PRFAAS_VLLM_SERVER"
 """The variable that has the process id of the server, for the processes that it starts."""
 
