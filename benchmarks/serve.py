@@ -1,9 +1,13 @@
 """What layer-by-layer hand-over is worth: TTFT of a long prompt, prefilled far away with and without it, and at home.
 
 Real processes (`prfaas up`), real sockets, a paced and delayed line; compute time from the paper's profiles (emulated
-nodes: H200 far away, H20 at home). One run. The exposed transfer time is what the prefill node saw from the end of its
-computing and LANDED (`prfaas_stage_seconds{stage="drain"}`); its lower bound is the bytes that became final last, over
-the line, plus a round trip.
+nodes: H200 far away, H20 at home), scaled: a 64th of the bytes, twice the time. Two lines: the paper's 100 Gbit/s by
+the same scale, and one that is thinner than what the last chunk makes. One run.
+
+The exposed transfer time is what the prefill node saw between the end of its computing and LANDED
+(`prfaas_stage_seconds{stage="drain"}`). Its lower bound is the bytes that became final last, over the line, plus a
+round trip. On a line that is thinner than what comes, more than that must be left when the last layer is done:
+`line_bound_s` is what a line still needs that was never idle while it had something to send.
 
     python -m benchmarks.serve [--tokens 8192] [--repeat 5] [--json FILE] [--chart FILE]
 """
@@ -22,26 +26,31 @@ from typing import Any
 import httpx2
 from tests.e2e.system import System
 
+from prfaas.core.cache.layout import PartKind
 from prfaas.engine.emulated.layouts import layout_of
+from prfaas.model.profilefile import load_profile
 
 TIME_SCALE, BYTES_SCALE, CHUNK = 2.0, 1 / 64, 2048
-BANDWIDTH_BPS, RTT_S = 150_000_000, 0.040
-LAYOUT = "paper-1t"
+WIDE_BPS, THIN_BPS, RTT_S = int(100e9 * BYTES_SCALE / TIME_SCALE), 150_000_000, 0.040
+LAYOUT, PROFILE = "paper-1t", "paper-h200"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to serve the prompt: `threshold` decides where, `overlap` how KV leaves."""
+    """One way to serve the prompt: `threshold` decides where, `overlap` how KV leaves, `bps` how fast."""
 
     name: str
     threshold: int
     overlap: bool
+    bps: int
 
 
 WAYS = (
-    Way("remote, layer by layer", 1000, True),
-    Way("remote, all at the end", 1000, False),
-    Way("local prefill", 1_000_000, True),
+    Way("layer by layer", 1000, True, WIDE_BPS),
+    Way("all at the end", 1000, False, WIDE_BPS),
+    Way("layer by layer, thin line", 1000, True, THIN_BPS),
+    Way("all at the end, thin line", 1000, False, THIN_BPS),
+    Way("local prefill", 1_000_000, True, WIDE_BPS),
 )
 
 
@@ -65,9 +74,9 @@ clusters:
   far:
     kind: prfaas
     nodes:
-      - {{name: far-prefill, role: prefill, engine: {engine("paper-h200")}}}
+      - {{name: far-prefill, role: prefill, engine: {engine(PROFILE)}}}
 links:
-  - {{from: far, to: home, bandwidth: {BANDWIDTH_BPS // 10**6}Mbps, rtt: {RTT_S * 1000:.0f}ms, emulate: true}}
+  - {{from: far, to: home, bandwidth: {way.bps // 10**6}Mbps, rtt: {RTT_S * 1000:.0f}ms, emulate: true}}
 policy: {{kind: threshold, threshold: {way.threshold}}}
 limits: {{max_model_len: 200000}}
 """
@@ -116,18 +125,34 @@ def measure(way: Way, tokens: int, repeat: int) -> dict[str, Any]:
             system.stop()
 
 
-def bound_s(tokens: int, overlap: bool) -> tuple[int, float]:
-    """Bytes that become final last, and the lower bound of the exposed transfer time."""
-    layout, length = layout_of(LAYOUT, BYTES_SCALE), tokens - 1
+def finals(tokens: int, overlap: bool) -> list[tuple[float, int]]:
+    """When bytes become final, seconds before the end of computing (negative), and how many; in order."""
+    layout, length, profile = layout_of(LAYOUT, BYTES_SCALE), tokens - 1, load_profile(PROFILE)
     if not overlap:
-        last = layout.bytes_at(length)
-    else:
-        rows = length - (length - 1) // CHUNK * CHUNK  # of the last chunk
-        last = sum(
-            part.unit_bytes * (rows if part.kind.value == "tokens" else 1)
-            for part in layout.of_layer(layout.layers()[-1])
-        )
-    return last, last * 8 / BANDWIDTH_BPS + RTT_S
+        return [(0.0, layout.bytes_at(length))]
+    found = []
+    layers = layout.layers()
+    for start in range(0, length, CHUNK):
+        stop = min(start + CHUNK, length)
+        began, ended = (profile.prefill_ns(at, at) * TIME_SCALE / 1e9 if at else 0.0 for at in (start, stop))
+        for nth, layer in enumerate(layers, 1):
+            size = sum(
+                part.unit_bytes * (stop - start if part.kind is PartKind.TOKENS else stop == length)
+                for part in layout.of_layer(layer)
+            )
+            found.append((began + (ended - began) * nth / len(layers), size))
+    end = found[-1][0]
+    return [(at - end, size) for at, size in found]
+
+
+def bounds_s(tokens: int, way: Way) -> dict[str, float]:
+    """The lower bounds of the exposed transfer time; see the module's docstring."""
+    made = finals(tokens, way.overlap)
+    free = -float("inf")  # when the line has sent what was made so far
+    for at, size in made:
+        free = max(free, at) + size * 8 / way.bps
+    last = made[-1][1]
+    return {"final_last_bytes": last, "bound_s": last * 8 / way.bps + RTT_S, "line_bound_s": free + RTT_S}
 
 
 def chart(report: dict[str, Any], file: Path) -> None:
@@ -137,7 +162,7 @@ def chart(report: dict[str, Any], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8, 3.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
     names = [way["way"] for way in report["ways"]]
     computed = [way["prefill_s"] for way in report["ways"]]
     exposed = [way["drain_s"] for way in report["ways"]]
@@ -152,7 +177,7 @@ def chart(report: dict[str, Any], file: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("time to first token, s")
     axes.set_xlim(0, max(left) * 1.15)
-    line = f"{BANDWIDTH_BPS / 1e6:.0f} Mbit/s, {RTT_S * 1000:.0f} ms"
+    line = f"{WIDE_BPS / 1e6:.0f} Mbit/s (thin: {THIN_BPS / 1e6:.0f}), round trip {RTT_S * 1000:.0f} ms"
     axes.set_title(f"{report['tokens']} tokens, {report['kv_mib']:.1f} MiB of KV, {line}")
     axes.legend(loc="upper right")
     figure.savefig(file, dpi=120)
@@ -170,13 +195,14 @@ def main() -> None:
         print(f"{way.name} ...", flush=True)
         found = measure(way, options.tokens, options.repeat)
         if way.threshold < options.tokens:
-            found["final_last_bytes"], found["bound_s"] = bound_s(options.tokens, way.overlap)
+            found |= bounds_s(options.tokens, way)
             found["exposed_over_bound"] = found["drain_s"] / found["bound_s"]
+            found["exposed_over_line_bound"] = found["drain_s"] / found["line_bound_s"]
         ways.append(found)
-    overlapped, late, local = ways
+    overlapped, late, thin, thin_late, local = ways
     report = {
         "tokens": options.tokens,
-        "bandwidth_bps": BANDWIDTH_BPS,
+        "bandwidth_bps": {"wide": WIDE_BPS, "thin": THIN_BPS},
         "rtt_s": RTT_S,
         "time_scale": TIME_SCALE,
         "bytes_scale": BYTES_SCALE,
@@ -184,16 +210,18 @@ def main() -> None:
         "ways": ways,
         "ratios": {
             "ttft_overlap_over_no_overlap": overlapped["ttft_s"] / late["ttft_s"],
+            "ttft_overlap_over_no_overlap_thin": thin["ttft_s"] / thin_late["ttft_s"],
             "ttft_overlap_over_local": overlapped["ttft_s"] / local["ttft_s"],
             "exposed_over_bound": overlapped["exposed_over_bound"],
+            "exposed_over_line_bound_thin": thin["exposed_over_line_bound"],
         },
     }
     for way in ways:
-        print(
-            f"{way['way']:<24} TTFT {way['ttft_s']:.3f} s  prefill {way['prefill_s']:.3f}  exposed {way['drain_s']:.3f}"
-        )
+        took = f"TTFT {way['ttft_s']:.3f} s  prefill {way['prefill_s']:.3f}  exposed {way['drain_s']:.4f}"
+        least = f"  at least {way['bound_s']:.4f}, {way['line_bound_s']:.4f}" if "bound_s" in way else ""
+        print(f"{way['way']:<26} {took}{least}")
     for name, ratio in report["ratios"].items():
-        print(f"{name:<32} {ratio:.3f}")
+        print(f"{name:<34} {ratio:.3f}")
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     if options.chart:
