@@ -97,10 +97,12 @@ class System:
         """Whether each gateway has heard that its own prefill nodes and those at the other ends of its links are
         ready. A gateway that is down has not."""
         try:
+            topology = self.topology
             return all(
                 self.metric(link.target, "prfaas_prefill_nodes_ready", cluster=source) > 0
-                for link in self.topology.links
+                for link in topology.links
                 for source in (link.source, link.target)
+                if topology.clusters[source].of_role("prefill")
             )
         except httpx2.HTTPError:
             return False

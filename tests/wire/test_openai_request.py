@@ -12,6 +12,7 @@ from prfaas.core.errors import RequestError
 from prfaas.model.text import packed
 from prfaas.wire.control import TransferParams
 from prfaas.wire.openai import add_field, parse_chat, parse_completion
+from prfaas.wire.openai.fields import reshapes
 
 
 def completion(**fields: Any) -> bytes:
@@ -236,3 +237,33 @@ def test_a_field_is_added_without_touching_the_rest() -> None:
     assert added.startswith(body.rstrip()[:-1])
     params = msgspec.convert(parse_completion(added).kv_transfer_params, TransferParams)
     assert params == TransferParams(transfer_id="r.1", do_remote_prefill=True)
+
+
+def test_what_an_engine_checks_itself() -> None:
+    """Before vLLM, fields that are not known here pass; ranges of those that are known hold all the same."""
+    body = msgspec.json.encode({"model": "m", "prompt": "x", "top_k": 5, "of_tomorrow": {"a": 1}})
+    assert parse_completion(body, engine_checks=True).prompt == "x"
+    with pytest.raises(RequestError):
+        parse_completion(body)
+    chat = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}
+    assert parse_chat(msgspec.json.encode(chat), engine_checks=True).messages[0].text == "x"
+    with pytest.raises(RequestError, match="temperature"):
+        parse_chat(msgspec.json.encode(chat | {"temperature": 9}), engine_checks=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"top_k": 5, "min_p": 0.1, "unknown": 1}, False),
+        ({"tools": []}, False),
+        ({"tools": None, "add_generation_prompt": True, "chat_template_kwargs": {}}, False),
+        ({"tools": [{"type": "function"}]}, True),
+        ({"add_generation_prompt": False}, True),
+        ({"cache_salt": "a"}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, True),
+        ({"prompt_logprobs": 0}, True),
+    ],
+)
+def test_fields_by_which_an_engine_makes_another_prompt(fields: dict[str, Any], expected: bool) -> None:
+    assert reshapes(msgspec.json.encode({"model": "m", "prompt": "x"} | fields)) is expected

@@ -111,5 +111,5 @@ def front_settings(topology: Topology, environment: Environment) -> FrontSetting
         created_s=int(time.time()),
         max_requests=topology.limits.max_requests,
         secret=environment.secret,
-        several_stay=any(isinstance(node.engine, VllmEngine) for _, node in topology.nodes()),
+        vllm=any(isinstance(node.engine, VllmEngine) for _, node in topology.nodes()),
     )

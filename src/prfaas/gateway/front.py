@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import aiohttp
 import structlog
@@ -43,6 +44,7 @@ from prfaas.wire.openai import (
     parse_chat,
     parse_completion,
 )
+from prfaas.wire.openai.fields import reshapes
 from prfaas.wire.openai.prompt import parsed, prompt_of, prompt_tokens
 
 log = structlog.get_logger(__name__)
@@ -65,8 +67,8 @@ class FrontSettings:
     created_s: int
     max_requests: int = 1024
     secret: str = field(default="", repr=False)
-    several_stay: bool = False
-    """Requests for several choices are not handed over: vLLM makes a request of each, and KV arrives for one."""
+    vllm: bool = False
+    """The engines are vLLM's: they check what is not known here."""
 
 
 class Front:
@@ -93,10 +95,10 @@ class Front:
         return app
 
     async def _completions(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, parse_completion)
+        return await self._serve(http, partial(parse_completion, engine_checks=self._settings.vllm))
 
     async def _chat(self, http: web.Request) -> web.StreamResponse:
-        return await self._serve(http, parse_chat)
+        return await self._serve(http, partial(parse_chat, engine_checks=self._settings.vllm))
 
     async def _models(self, http: web.Request) -> web.Response:
         return json_reply(ModelList([self._card()]))
@@ -145,8 +147,7 @@ class Front:
             deadline_ns=deadline_ns,
             verdict=asyncio.get_running_loop().create_future(),
         )
-        several = self._settings.several_stay and request.choices > 1
-        self._gateway.arrive(exchange, request.stays or ("several_choices" if several else ""))
+        self._gateway.arrive(exchange, request.stays or await self._stays(request, body))
         try:
             upstream = await exchange.verdict
             if upstream.stream:
@@ -162,6 +163,14 @@ class Front:
         finally:
             self._gateway.leave(exchange.request)
             self._gateway.metrics.stage_took("total", loop_now_ns() - began_ns)
+
+    async def _stays(self, request: AnyRequest, body: bytes) -> str:
+        """Why vLLM must compute all of it in one place, or nothing."""
+        if not self._settings.vllm:
+            return ""
+        if request.choices > 1:
+            return "several_choices"  # vLLM makes a request of each, and KV arrives for one
+        return "engine_prompt" if await self._text.off_loop(lambda: reshapes(body)) else ""
 
     def _check(self, request: AnyRequest) -> None:
         if request.kv_transfer_params is not None:

@@ -1,7 +1,8 @@
 """Which fields of OpenAI's (and vLLM's) requests change nothing here, and which would change the answer.
 
 It knows names and neutral values. A field that would change the answer is refused by name unless its value asks for
-nothing; a field that nobody knows is refused too: a silent typo (`max_token`) is a wrong answer.
+nothing; a field that nobody knows is refused too: a silent typo (`max_token`) is a wrong answer. Before vLLM all that
+is vLLM's business: there it only matters which fields change the prompt, since a gateway does not know its tokens then.
 """
 
 from __future__ import annotations
@@ -61,6 +62,25 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "documents": ([],),
 }
 """Known, not supported, and the values (beside null) that ask for nothing."""
+
+
+RESHAPING = frozenset({
+    "suffix", "prompt_logprobs", "tools", "functions", "documents", "truncate_prompt_tokens", "add_special_tokens",
+    "cache_salt", "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+    "reasoning_effort", "prompt_embeds", "mm_processor_kwargs", "return_prompt_text",
+})  # fmt: skip
+"""Fields by which an engine makes another prompt of it, scores the prompt, or keeps its cache apart."""
+
+
+def reshapes(body: bytes) -> bool:
+    """Whether an engine that knows all fields would have another prompt, or other use of it, than the text says. `body`
+    was parsed before."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return any(
+        (value := msgspec.json.decode(fields[name])) is not None
+        and not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ()))
+        for name in RESHAPING & fields.keys()
+    )
 
 
 def check_fields(fields: dict[str, msgspec.Raw], supported: frozenset[str]) -> None:

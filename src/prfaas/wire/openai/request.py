@@ -174,9 +174,10 @@ _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
-def parse_completion(body: bytes) -> CompletionRequest:
-    """A body of `/v1/completions`. Raises RequestError, 400."""
-    found = _parse(body, _CompletionBody)
+def parse_completion(body: bytes, *, engine_checks: bool = False) -> CompletionRequest:
+    """A body of `/v1/completions`. With `engine_checks`, fields that are not known here are the engine's to judge.
+    Raises RequestError, 400."""
+    found = _parse(body, _CompletionBody, engine_checks)
     if found.max_tokens == 0 and not found.echo:
         raise RequestError(
             "max_tokens: 0 needs echo: true; else there is nothing to answer", param="max_tokens", code="invalid_value"
@@ -189,9 +190,9 @@ def parse_completion(body: bytes) -> CompletionRequest:
     return CompletionRequest(prompt=_prompt(found.prompt), **fields)
 
 
-def parse_chat(body: bytes) -> ChatCompletionRequest:
-    """A body of `/v1/chat/completions`. Raises RequestError, 400."""
-    request = _parse(body, ChatCompletionRequest)
+def parse_chat(body: bytes, *, engine_checks: bool = False) -> ChatCompletionRequest:
+    """A body of `/v1/chat/completions`. `engine_checks` as in `parse_completion`. Raises RequestError, 400."""
+    request = _parse(body, ChatCompletionRequest, engine_checks)
     for index, message in enumerate(request.messages):
         if message.content is None and message.role != "assistant":
             raise RequestError(f"a message of role {message.role} has no content", param=f"messages[{index}].content")
@@ -230,10 +231,11 @@ def _prompt(raw: msgspec.Raw) -> str | Sequence[int]:
         return one_prompt
 
 
-def _parse(body: bytes, kind: type[R]) -> R:
+def _parse(body: bytes, kind: type[R], engine_checks: bool) -> R:
     try:
         body.decode()  # of fields that nobody reads, msgspec would not say that they are no UTF-8
-        check_fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), _FIELDS[kind])
+        if not engine_checks:
+            check_fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), _FIELDS[kind])
         request = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _mistake(str(error)) from None

@@ -1,0 +1,103 @@
+"""Clusters of `vllm serve` behind a gateway, started by `prfaas up`, and how tests ask them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+from tests.e2e.system import SECRET, System, until
+
+LENGTHS = [1, 2, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300, 383, 384, 385, 511, 512, 513]
+LENGTHS += [767, 1000, 1024, 1025, 1500, 2047, 2500, 3000]
+"""32 lengths: around blocks, chunks and windows."""
+THRESHOLD = 16
+MADE = 12
+"""Tokens of an answer."""
+
+
+def prompt(length: int) -> list[int]:
+    """Random bytes, always the same for one length."""
+    chance = random.Random(length)
+    return [chance.randrange(256) for _ in range(length)]
+
+
+def topology(model: Path, connector: str = "prfaas", dtype: str = "float32", more: str = "", mbps: int = 400) -> str:
+    """A cluster that prefills and one that decodes."""
+    engine = (
+        f"{{kind: vllm, device: cpu, connector: {connector}, inside: {connector}, dtype: {dtype}, max_sequences: 4, "
+        f"kv_memory: 512MiB, chunk_tokens: 512, arguments: [{more}]}}"
+    )
+    return f"""
+model: {model}
+served_name: m
+clusters:
+  home: {{kind: pd, nodes: [{{name: home-decode, role: decode, engine: {engine}}}]}}
+  far: {{kind: prfaas, nodes: [{{name: far-prefill, role: prefill, engine: {engine}}}]}}
+links: [{{from: far, to: home, bandwidth: {mbps}Mbps, rtt: 4ms, emulate: true}}]
+policy: {{kind: threshold, threshold: {THRESHOLD}}}
+limits: {{max_model_len: 4096, deadline: 60s}}
+"""
+
+
+class Served(System):
+    """The system of `topology`."""
+
+    def ask(self, tokens: list[int], at: str | None = None, **more: Any) -> httpx2.Response:
+        """A greedy answer of the gateway, or of the program `at`."""
+        body = {"model": "m", "prompt": tokens, "max_tokens": MADE, "temperature": 0, "return_token_ids": True} | more
+        url = self.url if at is None else self.health_of(at)
+        headers = {} if at is None else {"Authorization": f"Bearer {SECRET}"}
+        return httpx2.post(url + "/v1/completions", json=body | {"ignore_eos": True}, headers=headers, timeout=120)
+
+    def tokens(self, *given: Any, **more: Any) -> list[int]:
+        """The tokens of an answer."""
+        answer = self.ask(*given, **more)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["choices"][0]["token_ids"])
+
+    def alone(self, tokens: list[int], at: str = "home-decode") -> list[int]:
+        """What one vLLM answers that does both, with a prefix cache that it shares with nothing else."""
+        return self.tokens(tokens, at, cache_salt="alone")
+
+    def control(self, node: str, name: str) -> float:
+        """The sum of a metric of our connector in `node`."""
+        found = next(one for _, one in self.topology.nodes() if one.name == node)
+        text = httpx2.get(f"http://{found.control_listen}/metrics", timeout=10).text
+        families = text_string_to_metric_families(text)
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+    def free(self) -> dict[str, float]:
+        """What is in use: nothing, when all is over."""
+        used: dict[str, float] = {}
+        for _, node in self.topology.nodes():
+            for name in ("vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting"):
+                used[f"{node.name} {name}"] = self.metric(node.name, name)
+            if node.control_listen is not None:
+                for name in ("prfaas_transfers_in_use", "prfaas_blocks_in_use"):
+                    used[f"{node.name} {name}"] = self.control(node.name, name)
+        return {what: count for what, count in used.items() if count}
+
+    def all_free(self) -> None:
+        """Fails unless everything that requests held is free soon, vLLM's blocks too."""
+        try:
+            until("nothing is in use", lambda: not self.free())
+        except AssertionError as error:
+            raise AssertionError(f"{error}; still in use: {self.free()}") from None
+
+
+@contextmanager
+def served(text: str, state: Path) -> Iterator[Served]:
+    """That topology at work, for the block."""
+    file = state / "topology.yaml"
+    file.write_text(text)
+    system = Served.start(file, state)
+    assert isinstance(system, Served)
+    try:
+        yield system
+    finally:
+        system.stop()
