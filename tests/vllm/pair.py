@@ -23,10 +23,19 @@ LINK = "far->home"
 PYTHON = os.environ.get("PRFAAS_VLLM_PYTHON", sys.executable)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def free_port(more: int = 0) -> int:
+    """One that is free, and `more` after it."""
+    while True:
+        with contextlib.ExitStack() as held:
+            found = held.enter_context(socket.socket())
+            found.bind(("127.0.0.1", 0))
+            port = int(found.getsockname()[1])
+            try:
+                for one in range(port + 1, port + 1 + more):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", one))
+            except OSError:
+                continue
+            return port
 
 
 class Rig:
@@ -115,12 +124,12 @@ class Pair:
     """`far` prefills, `home` decodes."""
 
     def __init__(self, model: Path, directory: Path, **config: Any) -> None:
-        self._ports = {name: (free_port(), free_port()) for name in ("far", "home")}
+        self._ports = {name: (free_port(1), free_port()) for name in ("far", "home")}
         self._file = directory / "topology.yaml"
         self._directory = directory
         self._file.write_text(self._topology(model))
         each = {name: config.pop(name, {}) for name in ("far", "home")}
-        extra = config.pop("extra", {})
+        extra, cores = config.pop("extra", {}), "0|1" if config.get("tensor_parallel_size") == 2 else ""
         base = {
             "model": str(model),
             "max_model_len": 4096,
@@ -134,7 +143,7 @@ class Pair:
             Rig(
                 name,
                 {**base, **each[name], "kv_transfer_config": self._connector(name, extra.get(name, {}))},
-                str(at),
+                cores or str(at),
                 directory / name,
             )
             for at, name in enumerate(("far", "home"))
@@ -168,7 +177,8 @@ class Pair:
 
     async def start(self) -> None:
         await asyncio.gather(self.far.start(), self.home.start())
-        self.epoch = (await self.control("far", "GET", "node"))["epoch"]
+        said = await self.control("far", "GET", "node")
+        self.epoch, self._remote = said["epoch"], said["data"]
         await self.pace(10**11)
 
     async def pace(self, rate_bps: int) -> None:
@@ -204,7 +214,7 @@ class Pair:
             "transfer_id": transfer,
             "do_remote_prefill": True,
             "link": LINK,
-            "remote": [{"host": "127.0.0.1", "port": self._ports["far"][0]}],
+            "remote": self._remote,
             "ticket": self.ticket(transfer),
             "connections": 2,
             "prompt_tokens": len(tokens),

@@ -134,6 +134,7 @@ async def test_nothing_was_ever_offered(pair):
         {"ticket": ""},
         {"connections": "two"},
         {"do_remote_decode": True},
+        {"epoch": 1},
     ],
     ids=str,
 )

@@ -14,15 +14,17 @@ from prfaas.core.errors import RequestError
 from prfaas.core.ids import LinkName, NodeName, TransferId
 from prfaas.engine.node.credit import Credits
 from prfaas.runtime.http import json_reply, read_json
-from prfaas.transport.base import Transport
 from prfaas.wire.control import CreditReply, CreditRequest, PaceLease
+
+Pace = Callable[[LinkName, int, int, int], None]
+"""`Transport.pace`: link, bits a second, lease in ns, fence."""
 
 
 class Promises:
     """Of one node. `layout` is asked for when credit is: an engine may know it late."""
 
-    def __init__(self, credits: Credits, transport: Transport, layout: Callable[[], KVLayout], node: NodeName) -> None:
-        self._credits, self._transport, self._layout, self._node = credits, transport, layout, node
+    def __init__(self, credits: Credits, pace: Pace, layout: Callable[[], KVLayout], node: NodeName) -> None:
+        self._credits, self._paced, self._layout, self._node = credits, pace, layout, node
 
     def routes(self) -> tuple[web.RouteDef, ...]:
         """What it answers."""
@@ -48,5 +50,5 @@ class Promises:
         lease = await read_json(request, PaceLease)
         if lease.rate_bps < 0 or lease.lease_ms < 1:
             raise RequestError("rate_bps must not be negative, lease_ms must be positive")
-        self._transport.pace(LinkName(lease.link), lease.rate_bps, lease.lease_ms * 10**6, lease.fence)
+        self._paced(LinkName(lease.link), lease.rate_bps, lease.lease_ms * 10**6, lease.fence)
         return json_reply({})

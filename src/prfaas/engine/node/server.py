@@ -158,7 +158,7 @@ class NodeServer:
             ("GET", "/prfaas/v1/node", self._node),
         ):
             app.router.add_route(method, path, self._when_ready(handler))
-        promises = Promises(self._credits, self._transport, lambda: self._engine.layout, self._identity.name)
+        promises = Promises(self._credits, self._transport.pace, lambda: self._engine.layout, self._identity.name)
         for route in promises.routes():
             app.router.add_route(route.method, route.path, self._when_ready(route.handler))
         app.router.add_routes(self._doors)

@@ -10,9 +10,11 @@ It knows vLLM 0.32's classes, and is the only place that does; what is done is i
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import vllm
+from vllm.distributed import get_tp_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -24,10 +26,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
 from prfaas.core.errors import ConfigError
+from prfaas.core.ids import Epoch
 from prfaas.engine.vllm.layout import cache_map, groups_of
 from prfaas.engine.vllm.mover import Engine, Mover
 from prfaas.engine.vllm.orders import Orders, Report
 from prfaas.engine.vllm.pages import Pages
+from prfaas.engine.vllm.place import Place
 from prfaas.engine.vllm.revision import revision_of
 from prfaas.engine.vllm.scheduler import SchedulerSide
 from prfaas.engine.vllm.settings import read_settings
@@ -76,7 +80,8 @@ class PrfaasConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worker: WorkerSide | None = None
         if role == KVConnectorRole.SCHEDULER:
             groups = groups_of(kv_cache_config)
-            self._scheduler = SchedulerSide(groups, 1, self._settings.recompute_below)
+            workers = vllm_config.parallel_config.tensor_parallel_size
+            self._scheduler = SchedulerSide(groups, workers, self._settings.recompute_below)
         else:
             self._cache = cache_map(kv_cache_config)
 
@@ -93,7 +98,7 @@ class PrfaasConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         layout = self._cache.layout(self._settings.revision or revision_of(model))
         engine = Engine(model.max_model_len, config.scheduler_config.max_num_seqs)
         worker = WorkerSide(self._cache, pages)
-        worker.mover = Mover(self._settings, layout, engine, worker.blocks_held)
+        worker.mover = Mover(self._settings, layout, engine, _place(), worker.blocks_held)
         worker.mover.start()
         self._worker = worker
         log.info("prfaas: node %s takes KV on %s", self._settings.node.name, self._settings.data)
@@ -211,15 +216,24 @@ def _require_simple(config: Any) -> None:
     """Raises ConfigError for ways to run vLLM that this connector does not serve yet."""
     parallel = config.parallel_config
     for name in (
-        "tensor_parallel_size",
+        "data_parallel_size",
         "pipeline_parallel_size",
         "decode_context_parallel_size",
         "prefill_context_parallel_size",
     ):
         if getattr(parallel, name, 1) > 1:
-            raise ConfigError(f"{name} {getattr(parallel, name)}: PrfaasConnector moves KV of one worker only, so far")
+            raise ConfigError(
+                f"{name} {getattr(parallel, name)}: PrfaasConnector knows tensor parallelism only, so far"
+            )
     if config.speculative_config is not None:
         raise ConfigError("PrfaasConnector does not move the cache of speculative decoding, so far")
+
+
+def _place() -> Place:
+    """This worker's. The first one's clock gives all of them their epoch."""
+    group = get_tp_group()
+    epoch = group.broadcast_object(time.time_ns() if group.rank_in_group == 0 else None, src=0)
+    return Place(group.rank_in_group, group.world_size, Epoch(epoch))
 
 
 def _isas(config: Any, layers: Any) -> dict[str, str]:

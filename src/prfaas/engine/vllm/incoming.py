@@ -15,6 +15,7 @@ from prfaas.core.errors import PrfaasError, RemoteError
 from prfaas.core.ids import LinkName, TransferId
 from prfaas.engine.node.credit import Credits
 from prfaas.engine.vllm.orders import Receive
+from prfaas.engine.vllm.place import Place
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.tasks import Tasks
 from prfaas.transport.base import LandedKV, Outcome, Peer, Receiving, Transport
@@ -30,13 +31,15 @@ class Incoming:
         self,
         transport: Transport,
         layout: KVLayout,
+        place: Place,
         credits: Credits,
         tasks: Tasks,
         landed: Callable[[str], None],
         failed: Callable[[str, str], None],
         over: Callable[[str, Outcome], None],
     ) -> None:
-        self._transport, self._layout, self._credits, self._tasks = transport, layout, credits, tasks
+        self._transport, self._layout, self._place, self._credits = transport, layout, place, credits
+        self._tasks = tasks
         self._tell_landed, self._tell_failed, self._tell_over = landed, failed, over
         self._tasks_by: dict[str, asyncio.Task[None]] = {}
         self._receivings: dict[str, Receiving] = {}
@@ -44,8 +47,15 @@ class Incoming:
         self._unwanted: set[str] = set()
 
     def receive(self, order: Receive, deadline_s: float) -> None:
-        """Begin."""
-        transfer = order.params.transfer_id
+        """Begin. What cannot be received has failed at once."""
+        transfer, meant = order.params.transfer_id, order.params.epoch
+        if meant not in (0, self._place.epoch):
+            self._tell_failed(transfer, f"stale_epoch: for incarnation {meant}; this is {self._place.epoch}")
+            return
+        if len(order.params.remote) != self._place.ranks:
+            said = f"layout: tensor parallelism of {self._place.ranks} here, {len(order.params.remote)} there"
+            self._tell_failed(transfer, said)
+            return
         self._tasks_by[transfer] = self._tasks.spawn(self._run(order, deadline_s), f"receive {transfer}")
 
     def take(self, transfer: str) -> LandedKV | None:
@@ -105,7 +115,7 @@ class Incoming:
                 transfer,
                 self._layout,
                 order.length,
-                [Peer(at.host, at.port) for at in params.remote],
+                [Peer(at.host, at.port) for at in params.remote[self._place.rank : self._place.rank + 1]],
                 params.ticket,
                 held=order.held,
                 connections=params.connections,

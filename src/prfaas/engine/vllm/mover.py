@@ -12,26 +12,27 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import uvloop
 
 from prfaas.core.cache.layout import KVLayout
-from prfaas.core.errors import ConfigError
-from prfaas.core.ids import Epoch
+from prfaas.core.errors import ConfigError, InvariantError
+from prfaas.core.ids import LinkName
 from prfaas.engine.node.credit import Credits
 from prfaas.engine.node.links import transport_of
 from prfaas.engine.node.promises import Promises
 from prfaas.engine.vllm.doors import Doors
 from prfaas.engine.vllm.incoming import Incoming
-from prfaas.engine.vllm.orders import Offer, Receive
+from prfaas.engine.vllm.orders import Offer, Pace, Receive
 from prfaas.engine.vllm.outgoing import Outgoing, Piece
+from prfaas.engine.vllm.place import Place
 from prfaas.engine.vllm.settings import Settings
 from prfaas.runtime.http import Listening, serve
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import Tasks
-from prfaas.transport.base import LandedKV, Outcome, Peer, Transport
+from prfaas.transport.base import LandedKV, Outcome, Transport
 from prfaas.transport.metrics import MetricStats
 from prfaas.wire.control import Address, NodeInfo
 from prfaas.wire.layout import fingerprint
@@ -63,7 +64,20 @@ class Over:
     outcome: Outcome
 
 
-Happened = Landed | Failed | Over
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """The first worker was told the node's rate, for all of them; `at_ns` is when."""
+
+    pace: Pace
+    at_ns: int
+
+    def left(self) -> list[Pace]:
+        """What of it still holds."""
+        left_ns = self.pace.lease_ns - (time.monotonic_ns() - self.at_ns)
+        return [replace(self.pace, lease_ns=left_ns)] if left_ns > 0 else []
+
+
+Happened = Landed | Failed | Over | Paced
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +91,17 @@ class Engine:
 class Mover:
     """Of one worker. `start` once; all other methods are for the worker's thread."""
 
-    def __init__(self, settings: Settings, layout: KVLayout, engine: Engine, blocks_held: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: Settings, layout: KVLayout, engine: Engine, place: Place, blocks_held: Callable[[], int]
+    ) -> None:
         self._settings, self._layout, self._engine, self._blocks_held = settings, layout, engine, blocks_held
-        self.epoch = Epoch(time.time_ns())
+        self._place = place
         self._happened: deque[Happened] = deque()
         self._ready, self._error = threading.Event(), list[BaseException]()
         self._thread = threading.Thread(target=self._run, name="prfaas-mover", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
+        self._transport: Transport | None = None
         self._outgoing: Outgoing | None = None
         self._incoming: Incoming | None = None
 
@@ -102,7 +119,9 @@ class Mover:
             self._thread.join(wait_s)
 
     def happened(self) -> list[Happened]:
-        """What happened since the last call."""
+        """What happened since the last call. Raises InvariantError when the thread failed: holds would never end."""
+        if self._error:
+            raise InvariantError("the mover has failed") from self._error[0]
         found = []
         while self._happened:
             found.append(self._happened.popleft())
@@ -150,6 +169,12 @@ class Mover:
         self._post(self._outgoing.abort, transfer, code, detail)
         self._post(self._incoming.stop, transfer, code, detail)
 
+    def pace(self, order: Pace) -> None:
+        """Send no faster. (The first worker was told first.)"""
+        if self._place.rank:
+            assert self._transport is not None
+            self._post(self._transport.pace, LinkName(order.link), order.rate_bps, order.lease_ns, order.fence)
+
     def _deadline_s(self, deadline_ms: int) -> float:
         return deadline_ms / 1000 if deadline_ms else self._settings.topology.limits.deadline_ns / 1e9
 
@@ -172,18 +197,19 @@ class Mover:
             self._ready.set()
 
     async def _live(self) -> None:
-        settings, tasks, metrics = self._settings, Tasks(), Metrics()
-        node, limits = settings.node, settings.topology.limits
-        stats = MetricStats(metrics)
-        transport = transport_of(settings.topology, settings.environment, settings.cluster, node, self.epoch, stats)
-        credits = Credits(limits.landing_buffer_bytes, limits.queue_length)
+        settings, tasks, metrics, place = self._settings, Tasks(), Metrics(), self._place
+        limits = settings.topology.limits
+        transport = self._transport = transport_of(
+            settings.topology, settings.environment, settings.cluster, settings.node, place.epoch, MetricStats(metrics)
+        )
+        credits = Credits(limits.landing_buffer_bytes // place.ranks, limits.queue_length)
         listening: Listening | None = None
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         tell = self._happened.append
-        self._outgoing = Outgoing(
+        outgoing = self._outgoing = Outgoing(
             transport,
             self._layout,
-            self.epoch,
+            place.epoch,
             limits.leases.transfer_ns,
             tasks,
             lambda transfer, outcome: tell(Over(transfer, True, outcome)),
@@ -191,6 +217,7 @@ class Mover:
         self._incoming = Incoming(
             transport,
             self._layout,
+            place,
             credits,
             tasks,
             lambda transfer: tell(Landed(transfer)),
@@ -198,26 +225,11 @@ class Mover:
             lambda transfer, outcome: tell(Over(transfer, False, outcome)),
         )
         try:
-            peer = await self._listen(transport)
-            held = self._blocks_held
-
-            def in_use() -> int:
-                return transport.in_use + credits.unused
-
-            metrics.watch_node(node.id, held, in_use)
-            doors = Doors(
-                lambda: self._info(peer, in_use()),
-                Promises(credits, transport, lambda: self._layout, node.id),
-                self._outgoing,
-                metrics,
-            )
-            app = doors.app(settings.environment.secret, limits.max_body_bytes)
-            try:
-                listening = await serve(app, settings.control.host, settings.control.port)
-            except OSError as error:
-                raise ConfigError(f"cannot listen on {settings.control}: {error.strerror}") from None
+            await self._listen(transport)
+            if place.rank == 0:
+                listening = await self._serve(transport, credits, outgoing, metrics)
             self._ready.set()
-            await self._stopped.wait()
+            await self._until_stopped(tasks, self._stopped)
         finally:
             if listening is not None:
                 await listening.close()
@@ -225,26 +237,59 @@ class Mover:
             credits.close()
             await tasks.close()
 
-    async def _listen(self, transport: Transport) -> Peer:
-        at = self._settings.data
+    async def _until_stopped(self, tasks: Tasks, stopped: asyncio.Event) -> None:
+        """Raises what made a task fail unexpectedly: that is a bug, and vLLM must not wait for ever because of it."""
+        asked, failed = asyncio.create_task(stopped.wait()), asyncio.create_task(tasks.failure())
         try:
-            peer = await transport.listen(at.host, at.port)
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {at}: {error.strerror}; expected a free address") from None
-        return Peer(self._settings.host, peer.port)
+            await asyncio.wait({asked, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                raise failed.result()
+        finally:
+            asked.cancel()
+            failed.cancel()
 
-    def _info(self, peer: Peer, transfers: int) -> NodeInfo:
-        node, topology = self._settings.node, self._settings.topology
+    async def _listen(self, transport: Transport) -> None:
+        """Rank r is at the node's port + r."""
+        at, port = self._settings.data, self._settings.data.port + self._place.rank
+        try:
+            await transport.listen(at.host, port)
+        except OSError as error:
+            said = f"cannot listen on port {port} of {at.host}: {error.strerror}; expected a free address"
+            raise ConfigError(said) from None
+
+    async def _serve(self, transport: Transport, credits: Credits, outgoing: Outgoing, metrics: Metrics) -> Listening:
+        settings, node = self._settings, self._settings.node.id
+
+        def in_use() -> int:
+            return transport.in_use + credits.unused
+
+        def pace(link: LinkName, rate_bps: int, lease_ns: int, fence: int) -> None:
+            each = Pace(link, rate_bps // self._place.ranks, lease_ns, fence)
+            transport.pace(link, each.rate_bps, lease_ns, fence)
+            if self._place.ranks > 1:
+                self._happened.append(Paced(each, time.monotonic_ns()))
+
+        metrics.watch_node(node, self._blocks_held, in_use)
+        promises = Promises(credits, pace, lambda: self._layout, node)
+        doors = Doors(lambda: self._info(in_use()), promises, outgoing, metrics)
+        app = doors.app(settings.environment.secret, settings.topology.limits.max_body_bytes)
+        try:
+            return await serve(app, settings.control.host, settings.control.port)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {settings.control}: {error.strerror}") from None
+
+    def _info(self, transfers: int) -> NodeInfo:
+        node, topology, data = self._settings.node, self._settings.topology, self._settings.data
         return NodeInfo(
             node=node.name,
             cluster=self._settings.cluster,
             role=node.role,
-            epoch=self.epoch,
+            epoch=self._place.epoch,
             model=topology.public_name,
             layout=fingerprint(self._layout),
             max_model_len=self._engine.max_model_len,
             max_sequences=self._engine.max_sequences,
-            data=[Address(peer.host, peer.port)],
+            data=[Address(self._settings.host, data.port + rank) for rank in range(self._place.ranks)],
             blocks_in_use=self._blocks_held(),
             transfers_in_use=transfers,
         )

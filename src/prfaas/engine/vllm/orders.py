@@ -74,6 +74,16 @@ class Stop:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Each worker may send on `link` at `rate_bps` bits a second, for `lease_ns` from now. A lower `fence` is stale."""
+
+    link: str
+    rate_bps: int
+    lease_ns: int
+    fence: int
+
+
 @dataclass(slots=True)
 class Orders:
     """One step's orders. `discards`: transfers that are to be received for the sender's sake, and dropped."""
@@ -85,9 +95,11 @@ class Orders:
     loads: list[Load] = field(default_factory=list)
     discards: list[str] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    paces: list[Pace] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return any((self.offers, self.saves, self.holds, self.receives, self.loads, self.discards, self.stops))
+        begun = any((self.offers, self.receives, self.saves, self.loads))
+        return begun or any((self.holds, self.discards, self.stops, self.paces))
 
 
 @dataclass(slots=True)
@@ -99,7 +111,12 @@ class Report:
 
     landed: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
+    paces: list[Pace] = field(default_factory=list)
+    """What the first worker was told, for the others."""
+
+    def __bool__(self) -> bool:
+        return any((self.landed, self.failed, self.paces))
 
     def aggregate(self, other: Report) -> Report:
         """Both; vLLM's name for it."""
-        return Report(self.landed + other.landed, {**other.failed, **self.failed})
+        return Report(self.landed + other.landed, {**other.failed, **self.failed}, self.paces + other.paces)

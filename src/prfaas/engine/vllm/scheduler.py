@@ -70,6 +70,7 @@ class SchedulerSide:
     def heard(self, report: Report) -> None:
         """What the workers say."""
         self._loads.heard(report, self._orders)
+        self._orders.paces += report.paces
 
     def finished(self, request: Any, table: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
         """`request_finished_all_groups`: whether the blocks are held, and what the client is told."""

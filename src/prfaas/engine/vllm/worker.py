@@ -9,7 +9,7 @@ import logging
 
 from prfaas.core.transfer.extent import Extent
 from prfaas.engine.vllm.layout import CacheMap
-from prfaas.engine.vllm.mover import Failed, Landed, Mover, Over
+from prfaas.engine.vllm.mover import Failed, Landed, Mover, Over, Paced
 from prfaas.engine.vllm.orders import Load, Orders, Report, Save
 from prfaas.engine.vllm.pages import Pages
 from prfaas.engine.vllm.tally import Tally
@@ -61,6 +61,8 @@ class WorkerSide:
             mover.discard(transfer)
         for stop in orders.stops:
             mover.stop(stop.transfer, stop.code, stop.detail)
+        for pace in orders.paces:
+            mover.pace(pace)
         self._poll()
         for hold in orders.holds:
             if hold.transfer in self._over:
@@ -117,7 +119,7 @@ class WorkerSide:
     def report(self) -> Report | None:
         """What the scheduler's side must hear; None when that is nothing."""
         report, self._report = self._report, Report()
-        return report if report.landed or report.failed else None
+        return report or None
 
     def _guarded(self, save: Save) -> _Guard:
         return _Guard(self.mover, save)
@@ -148,6 +150,8 @@ class WorkerSide:
                     self._report.landed[transfer] += 1
                 case Failed(transfer, why):
                     self._report.failed[transfer] = why
+                case Paced():
+                    self._report.paces += event.left()
                 case Over(transfer, sent, outcome):
                     self.tally.count(outcome, sent)
                     if not sent:
