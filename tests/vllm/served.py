@@ -47,12 +47,13 @@ limits: {{max_model_len: 4096, deadline: 60s}}
 class Served(System):
     """The system of `topology`."""
 
-    def ask(self, tokens: list[int], at: str | None = None, **more: Any) -> httpx2.Response:
+    def ask(self, tokens: list[int] | str, at: str | None = None, **more: Any) -> httpx2.Response:
         """A greedy answer of the gateway, or of the program `at`."""
-        body = {"model": "m", "prompt": tokens, "max_tokens": MADE, "temperature": 0, "return_token_ids": True} | more
+        body = {"model": "m", "prompt": tokens, "max_tokens": MADE, "temperature": 0, "ignore_eos": True}
+        body |= {"return_token_ids": True} | more
         url = self.url if at is None else self.health_of(at)
         headers = {} if at is None else {"Authorization": f"Bearer {SECRET}"}
-        return httpx2.post(url + "/v1/completions", json=body | {"ignore_eos": True}, headers=headers, timeout=120)
+        return httpx2.post(url + "/v1/completions", json=body, headers=headers, timeout=120)
 
     def tokens(self, *given: Any, **more: Any) -> list[int]:
         """The tokens of an answer."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
-from tests.e2e.system import until
+from tests.e2e.system import alive, until
+from tests.e2e.texts import licences
+from tests.vllm.pair import ROOT
 from tests.vllm.served import LENGTHS, THRESHOLD, Served, prompt, served, topology
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -47,7 +51,7 @@ def test_sliding_windows(gemma: Served) -> None:
 def test_again_with_prefixes_that_are_known_only_the_rest_crosses(gemma: Served) -> None:
     longer = [prompt(length) + prompt(length + 7)[:200] for length in (1000, 2500)]
     for tokens in longer:
-        gemma.tokens(tokens[:-200])
+        gemma.tokens(tokens[:-200], "home-decode")
     before = gemma.control("home-decode", "prfaas_kv_bytes_total")
     gemma.tokens(longer[1])
     increment = gemma.control("home-decode", "prfaas_kv_bytes_total") - before
@@ -85,7 +89,7 @@ def test_what_one_vllm_answers(gemma: Served) -> None:
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     tokens = prompt(300)
-    answer = gemma.ask(tokens, n=3, logprobs=2)
+    answer = gemma.ask(tokens, n=3, temperature=0.8)
     assert answer.headers["x-prfaas-route"] == "local; cluster=home; reason=several_choices"
     assert len(answer.json()["choices"]) == 3
     answer = gemma.ask(tokens, logprobs=2)
@@ -151,5 +155,27 @@ def test_stock_nixl(tiny: Tiny, tmp_path: Path, kind: str, more: str) -> None:
         equal(system, LENGTHS[-3:])
 
 
-def test_real_weights() -> None:
-    """examples/vllm-two-clusters.yaml: a licence goes far away, a question stays, both in words."""
+def test_real_weights(tmp_path: Path) -> None:
+    """examples/vllm-two-clusters.yaml: a licence goes far away, a question stays, both in words. Ctrl-C ends it all."""
+    system = Served.start(ROOT / "examples" / "vllm-two-clusters.yaml", tmp_path)
+    try:
+        client = system.client()
+        ask = partial(client.completions.with_raw_response.create, model="gemma3-270m", max_tokens=12, temperature=0)
+        text = licences()[:3000]
+        for question, route in ("The capital of France is", "local; cluster=home"), (text, "remote; cluster=far"):
+            answer = ask(prompt=question)
+            assert answer.headers["x-prfaas-route"].startswith(route)
+            alone = system.ask(question, "home-decode", model="gemma3-270m", cache_salt="alone", ignore_eos=False)
+            assert answer.parse().choices[0].text == alone.json()["choices"][0]["text"]
+        system.all_free()
+        started = [pid for leader in system.pids.values() for pid in session(leader)]
+        assert len(started) >= 4 + 2 * 2  # the heads and servers, and each vLLM's engine and worker
+    finally:
+        assert system.stop() == 0
+    until("all processes have ended", lambda: not any(map(alive, started)))
+
+
+def session(leader: int) -> list[int]:
+    """The processes of the session that a process began: programs that `up` starts, and what they start."""
+    found = subprocess.run(["ps", "-o", "pid=", "-s", str(leader)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in found.stdout.split()]

@@ -76,6 +76,8 @@ def command(
         raise ConfigError(f"{file}: cluster {cluster} has no node {node!r}; expected one of {names}")
     directory = resolve_model(topology.model)
     if isinstance(found.engine, VllmEngine):
+        if join:
+            raise ConfigError(f"{file}: a node of kind vllm cannot join; expected it in the file's list of nodes")
         _become_vllm(topology, environment, file, ClusterName(cluster), found, directory, show)
         return
     text = Text.load(directory)
