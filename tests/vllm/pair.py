@@ -23,17 +23,17 @@ LINK = "far->home"
 PYTHON = os.environ.get("PRFAAS_VLLM_PYTHON", sys.executable)
 
 
-def free_port(more: int = 0) -> int:
-    """One that is free, and `more` after it."""
+def free_ports(count: int) -> int:
+    """The first of so many that follow each other."""
     while True:
         with contextlib.ExitStack() as held:
             found = held.enter_context(socket.socket())
             found.bind(("127.0.0.1", 0))
             port = int(found.getsockname()[1])
             try:
-                for one in range(port + 1, port + 1 + more):
+                for one in range(port + 1, port + count):
                     held.enter_context(socket.socket()).bind(("127.0.0.1", one))
-            except OSError:
+            except (OSError, OverflowError):
                 continue
             return port
 
@@ -83,14 +83,17 @@ class Rig:
 
     async def ask(self, **order: Any) -> dict[str, Any]:
         self.tell(**order)
-        return await self._said.get()
+        said = await self._said.get()
+        if said["said"] == "gone":
+            self._said.put_nowait(said)  # for whoever asks next
+            raise RuntimeError(f"{self.name} is gone; {self.log}\n{self.tail()}")
+        return said
 
     async def settled(self, within_s: float = 20) -> dict[str, Any]:
         """Its state once it has nothing left to do. Raises TimeoutError."""
         async with asyncio.timeout(within_s):
             while True:
                 state = await self.ask(do="state")
-                assert state["said"] == "state", f"{self.name} is gone; {self.log}\n{self.tail()}"
                 if state["requests"] == 0:
                     return state
                 await asyncio.sleep(0.02)
@@ -124,7 +127,8 @@ class Pair:
     """`far` prefills, `home` decodes."""
 
     def __init__(self, model: Path, directory: Path, **config: Any) -> None:
-        self._ports = {name: (free_port(1), free_port()) for name in ("far", "home")}
+        first = free_ports(6)  # of each: KV of two ranks, and control
+        self._ports = {"far": (first, first + 2), "home": (first + 3, first + 5)}
         self._file = directory / "topology.yaml"
         self._directory = directory
         self._file.write_text(self._topology(model))

@@ -28,7 +28,7 @@ CONFIGS = {
     ),
     "qwen3": ("qwen3", {"dtype": "float32"}),
     "qwen3_next": ("qwen3_next", {"dtype": "bfloat16"}),
-    "two-ranks": ("falcon_h1", {"dtype": "float32", "tensor_parallel_size": 2}),
+    "two-ranks": ("falcon_h1", {"dtype": "float32", "tensor_parallel_size": 2, "enable_prefix_caching": False}),
 }
 
 
