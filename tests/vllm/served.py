@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
-from tests.e2e.system import SECRET, System, until
+from tests.e2e.system import SECRET, System, free_port, until
 
 LENGTHS = [1, 2, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300, 383, 384, 385, 511, 512, 513]
 LENGTHS += [767, 1000, 1024, 1025, 1500, 2047, 2500, 3000]
@@ -36,7 +36,10 @@ def topology(model: Path, connector: str = "prfaas", dtype: str = "float32", mor
 model: {model}
 served_name: m
 clusters:
-  home: {{kind: pd, nodes: [{{name: home-decode, role: decode, engine: {engine}}}]}}
+  home:
+    kind: pd
+    events_listen: 127.0.0.1:{free_port()}
+    nodes: [{{name: home-decode, role: decode, engine: {engine}}}]
   far: {{kind: prfaas, nodes: [{{name: far-prefill, role: prefill, engine: {engine}}}]}}
 links: [{{from: far, to: home, bandwidth: {mbps}Mbps, rtt: 4ms, emulate: true}}]
 policy: {{kind: threshold, threshold: {THRESHOLD}}}

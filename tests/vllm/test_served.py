@@ -46,6 +46,9 @@ def equal(system: Served, lengths: list[int]) -> None:
 def test_sliding_windows(gemma: Served) -> None:
     equal(gemma, LENGTHS)
     gemma.all_free()
+    # What the decode node told of its prefix cache.
+    assert gemma.metric("home", "prfaas_kv_events_total", node="home-decode", kind="stored") > 0
+    assert gemma.metric("home", "prfaas_kv_events_total", node="home-decode", kind="broken") == 0
 
 
 def test_again_with_prefixes_that_are_known_only_the_rest_crosses(gemma: Served) -> None:

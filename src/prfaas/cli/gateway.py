@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import structlog
 
-from prfaas.cli.heads import head_of, home_link, listen, roster_of, service_of
+from prfaas.cli.heads import head_of, hear_kv_events, home_link, listen, roster_of, service_of
 from prfaas.cluster.shares import LinkShares
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
@@ -73,6 +73,7 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
         gateways.append(gateway)
         front = Front(front_settings(topology, environment), gateway, text)
         listening = await listen(front.app(), cluster, name)
+        hear_kv_events(topology, name, metrics, tasks)
         tasks.spawn(gateway.run(), "gateway")
         log.info("listening", url=listening.url, model=topology.public_name)
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import structlog
 
-from prfaas.cli.heads import head_of, listen, roster_of
+from prfaas.cli.heads import head_of, hear_kv_events, listen, roster_of
 from prfaas.cluster.shares import LinkShares
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
@@ -47,6 +47,7 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
         head = head_of(topology, environment, name, roster, LinkShares(rates, topology.limits.leases.pace_ns))
         front = ServiceFront(head, metrics, topology.limits.max_body_bytes, environment.secret)
         listening = await listen(front.app(), topology.clusters[name], name)
+        hear_kv_events(topology, name, metrics, tasks)
         tasks.spawn(head.run(), "cluster head")
         log.info("listening", url=listening.url, model=topology.public_name)
         try:

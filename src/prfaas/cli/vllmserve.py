@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from prfaas.config.environment import Environment
-from prfaas.config.topology import Node, Topology, VllmEngine
+from prfaas.config.topology import Cluster, Node, Topology, VllmEngine
+from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName
 
@@ -67,6 +68,7 @@ def vllm_command(
         "--block-size": engine.block_tokens,
         "--max-num-batched-tokens": engine.chunk_tokens,
         "--kv-cache-memory-bytes": engine.kv_memory_bytes,
+        "--kv-events-config": _kv_events(topology.clusters[cluster], node),
         "--kv-transfer-config": json.dumps(kv_transfer_config(engine, file, cluster, node)),
     }
     command = [vllm_python(engine, environ), "-P", "-m", SERVE, str(directory)]
@@ -76,6 +78,17 @@ def vllm_command(
     if engine.device == "cpu":
         command.append("--enforce-eager")
     return [*command, *engine.arguments]
+
+
+def _kv_events(cluster: Cluster, node: Node) -> str | None:
+    """`--kv-events-config`: to the head, which tells nodes apart by topic. (With a host, vLLM's publisher dials.)"""
+    at = cluster.events_listen
+    if at is None:
+        return None
+    endpoint = Endpoint.at(cluster.advertise or at.host, at.port)
+    return json.dumps(
+        {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://{endpoint}", "topic": node.name}
+    )
 
 
 def kv_transfer_config(engine: VllmEngine, file: Path, cluster: ClusterName, node: Node) -> dict[str, Any]:

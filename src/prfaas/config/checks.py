@@ -135,6 +135,8 @@ def listeners(topology: Topology) -> Iterator[tuple[Where, Endpoint, str | None]
         where: Where = ("clusters", name)
         if cluster.listen is not None:
             yield (*where, "listen"), cluster.listen, cluster.advertise
+        if cluster.events_listen is not None:
+            yield (*where, "events_listen"), cluster.events_listen, cluster.advertise
         for at, node in enumerate(cluster.nodes):
             for key, endpoint in node.listeners.items():
                 if endpoint is not None:

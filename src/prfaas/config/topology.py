@@ -215,6 +215,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = None
     advertise: Advertise = None
+    events_listen: Annotated[
+        Endpoint | None,
+        Meta(description="Where its head hears of prefix caches: nodes of kind vllm send their KV events there."),
+    ] = None
 
     def of_role(self, role: Literal["prefill", "decode"]) -> tuple[Node, ...]:
         """Its nodes of one role, in file order."""

@@ -26,6 +26,7 @@ class Metrics:
     prfaas_transfers_in_use{node}          transfers that hold anything
     prfaas_prefill_nodes_ready{cluster}    for each cluster that a gateway may send prefills to
     prfaas_members{cluster,role,state}     nodes of a cluster as its head knows them; states as in docs/states.md
+    prfaas_kv_events_total{node,kind}      told of prefix caches: stored, removed, cleared; lost, broken
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,14 @@ class Metrics:
         self._sources = Gauge(
             "prfaas_prefill_nodes_ready", "Prefill nodes ready, as last heard.", ("cluster",), registry=self.registry
         )
+        self._kv_events = Counter(
+            "prfaas_kv_events", "Events of prefix caches.", ("node", "kind"), registry=self.registry
+        )
         self._members = Gauge("prfaas_members", "Nodes of a cluster.", labels, registry=self.registry)
+
+    def kv_events(self, node: str, kind: str, count: int) -> None:
+        """`count` events of `kind` came from `node`."""
+        self._kv_events.labels(node, kind).inc(count)
 
     def request_ended(self, route: str, outcome: str) -> None:
         """One request ended."""
