@@ -36,7 +36,7 @@ def test_core_imports_the_standard_library_alone() -> None:
 
 
 def test_the_pure_contract_knows_every_dependency() -> None:
-    modules = {"pyjwt": "jwt", "pyyaml": "yaml"}
+    modules = {"pyjwt": "jwt", "pyyaml": "yaml", "pyzmq": "zmq"}
     project = PROJECT["project"]
     for wanted in (*project["dependencies"], *project["optional-dependencies"]["transformers"]):
         name = re.split(r"[<>=]", wanted)[0].replace("-", "_")
