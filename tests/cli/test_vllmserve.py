@@ -102,6 +102,9 @@ def test_up_fills_in_ports_and_cores(file: Path, tmp_path: Path) -> None:
     nodes = [one for cluster in topology.clusters.values() for one in cluster.nodes]
     ports = [endpoint.port for one in nodes for endpoint in one.listeners.values() if endpoint is not None]
     assert len(ports) == len(set(ports)) == 4 + 4 + 3
+    more = FILE.replace("kind: pd", "kind: pd\n    events_listen: 127.0.0.1:9")  # not one that it picks
+    file.write_text(more)
+    assert localised(read_topology(file), tmp_path / "model").clusters["home"].events_listen == "127.0.0.1:9"
     cores = {core for one in nodes for core in getattr(one.engine, "cores", "").split(",")}
     assert cores <= {str(core) for core in os.sched_getaffinity(0)}
 

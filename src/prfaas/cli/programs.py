@@ -66,7 +66,9 @@ def localised(topology: Topology, model: Path) -> Topology:
     """
     taken = list(listeners(topology))
     nodes = [node for cluster in topology.clusters.values() for node in cluster.nodes]
-    wanted = sum(len(node.listeners) for node in nodes) + len(topology.clusters) - len(taken)
+    given = [cluster.listen for cluster in topology.clusters.values()]
+    given += [endpoint for node in nodes for endpoint in node.listeners.values()]
+    wanted = sum(endpoint is None for endpoint in given)
     free = iter(free_ports(wanted, {endpoint.port for _, endpoint, _ in taken}))
     threads = max(1, len(_cores()) // len(nodes))
     shares = iter(_shares(_cores(), len(nodes)))
