@@ -106,6 +106,16 @@ async def test_prefixes_that_either_side_has(pair):
     await nothing_left(pair)
 
 
+async def test_what_was_loaded_is_a_prefix_of_what_is_computed_here(pair):
+    for length in (601, 1100):
+        tokens = prompt(length + 5, length)
+        await pair.handed_over(tokens)
+        longer = tokens + prompt(length + 6, 9)
+        here = await pair.home.add(pair.name(), longer, 12)
+        wanted = await alone(pair, longer)
+        assert here["tokens"] == (wanted if pair.exact else here["tokens"])
+
+
 async def test_many_at_once(pair):
     asked = [await question(pair, prompt(100 + at, 40 + 211 * at)) for at in range(10)]
     found = await asyncio.gather(*(pair.handed_over(tokens) for tokens, _ in asked))
