@@ -43,7 +43,7 @@ clusters:
   far: {{kind: prfaas, nodes: [{{name: far-prefill, role: prefill, engine: {engine}}}]}}
 links: [{{from: far, to: home, bandwidth: {mbps}Mbps, rtt: 4ms, emulate: true}}]
 policy: {{kind: threshold, threshold: {THRESHOLD}}}
-limits: {{max_model_len: 4096, deadline: 60s}}
+limits: {{max_model_len: 4096, deadline: 60s, leases: {{node: 30s}}}}
 """
 
 

@@ -154,8 +154,31 @@ def test_recurrent_layers_beside_attention(tiny: Tiny, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "more"), [("gemma3", ""), ("falcon_h1", UNCACHED)])
 def test_stock_nixl(tiny: Tiny, tmp_path: Path, kind: str, more: str) -> None:
     with served(topology(tiny(kind), "nixl", more=more), tmp_path) as system:
-        equal(system, LENGTHS[::2])
+        equal(system, LENGTHS)
         equal(system, LENGTHS[-3:])
+
+
+def test_ours_between_clusters_and_nixl_inside(tiny: Tiny, tmp_path: Path) -> None:
+    """Both connectors in one vLLM: which of them a request is for, its parameters say."""
+    text = (
+        topology(tiny("gemma3"))
+        .replace("inside: prfaas", "inside: nixl")
+        .replace("connector: nixl", "connector: prfaas")
+    )
+    decode = next(line for line in text.splitlines() if "home-decode" in line)
+    more = decode.replace("home-decode", "home-prefill").replace("role: decode", "role: prefill")
+    both = decode.replace("}]", "}, " + more.strip().removeprefix("nodes: [").removesuffix("]") + "]")
+    text = text.replace(decode, both).replace(f"threshold: {THRESHOLD}", "threshold: 400")
+    with served(text, tmp_path) as system:
+        for length in (50, 300, 399, 401, 900, 2000):
+            answer = system.ask(prompt(length))
+            assert answer.status_code == 200, answer.text
+            route = "remote; cluster=far; reason=long" if length > 400 else "local; cluster=home; reason=short"
+            assert answer.headers["x-prfaas-route"] == route
+            assert answer.json()["choices"][0]["token_ids"] == system.alone(prompt(length)), length
+        assert system.metric("home-prefill", "vllm:prompt_tokens_total") > 700  # those of the short ones
+        assert system.control("home-decode", "prfaas_kv_bytes_total") > 0
+        system.all_free()
 
 
 def test_real_weights(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class ClusterHead:
 
     def info(self) -> ClusterInfo:
         """What the head says of its cluster."""
-        layouts = sorted({info.layout for info in self._infos.values()})
+        layouts = sorted({info.layout for info in self._infos.values() if info.layout})
         return ClusterInfo(
             cluster=self._settings.cluster,
             model=self._settings.model,
@@ -142,7 +142,7 @@ class ClusterHead:
         if request.model != self._settings.model:
             detail = f"this cluster serves {self._settings.model!r}, not {request.model!r}"
             return PrefillUpdate("failed", code="wrong_model", detail=detail)
-        layouts = {info.layout for info in self._infos.values()}
+        layouts = {info.layout for info in self._infos.values() if info.layout}
         if layouts and request.layout not in layouts:
             here = sorted(layouts)[0][:12]
             detail = f"KV layout {request.layout[:12]} at the receiver, {here} here: not one model and dtype"

@@ -78,7 +78,7 @@ class SequentialVllm(NodeClient):
             role=self._vllm.role,
             epoch=load.started_ns,
             model=served.id,
-            layout=f"vllm:{served.id}",  # vLLM's own connectors compare the geometry themselves
+            layout="",  # vLLM's own connectors compare the geometry themselves
             max_model_len=served.max_model_len,
             max_sequences=self._vllm.max_sequences,
             data=[],

@@ -28,7 +28,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """A node about itself. `epoch` grows with each restart; `layout` is the fingerprint of its KV layout.
+    """A node about itself. `epoch` grows with each restart; `layout` is the fingerprint of its KV layout, "" when it
+    compares that itself.
 
     `kv_blocks` of `block_tokens` tokens each are its KV memory; 0 when it does not say.
     """

@@ -32,6 +32,7 @@ from prfaas.engine.vllm.mover import Engine, Mover
 from prfaas.engine.vllm.orders import Orders, Report
 from prfaas.engine.vllm.pages import Pages
 from prfaas.engine.vllm.place import Place
+from prfaas.engine.vllm.prom import PromMetrics
 from prfaas.engine.vllm.revision import revision_of
 from prfaas.engine.vllm.scheduler import SchedulerSide
 from prfaas.engine.vllm.settings import read_settings
@@ -147,6 +148,17 @@ class PrfaasConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
         """From what came from another process."""
         return PrfaasStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> Any:
+        """The same in vLLM's own `/metrics`."""
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:

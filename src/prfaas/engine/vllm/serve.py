@@ -11,12 +11,18 @@ import sys
 
 from prfaas.runtime import lifeline
 
+CONNECTOR = "PrfaasConnector"
 SERVER = "PRFAAS_VLLM_SERVER"
 """The variable that has the process id of the server, for the processes that it starts."""
 
 
 def register() -> None:
-    """vLLM's plugin, called in each of its processes: those that a server of ours started end with their parent."""
+    """vLLM's plugin, called in each of its processes: our connector is known by name (MultiConnector looks it up so),
+    and processes that a server of ours started end with their parent."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    if CONNECTOR not in KVConnectorFactory._registry:  # vLLM calls plugins more than once
+        KVConnectorFactory.register_connector(CONNECTOR, "prfaas.engine.vllm.connector", CONNECTOR)
     if os.environ.get(SERVER, str(os.getpid())) != str(os.getpid()):
         lifeline.end_with_parent()
 
