@@ -40,13 +40,13 @@ up-vllm: $(READY) $(VLLM_READY)
 	@$(VLLM) exec $(BIN)/prfaas up "$(VLLM_TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
 
 test-vllm: $(READY) $(VLLM_READY)
-	@$(VLLM) $(BIN)/python -m pytest -m vllm
+	@$(VLLM) $(BIN)/python -m pytest -m "vllm and not nightly"
 
 test: $(READY)
 	@$(BIN)/python -m pytest
 
 nightly: $(READY)
-	@$(BIN)/python -m pytest -m nightly
+	@$(VLLM) $(BIN)/python -m pytest -m nightly
 
 check: $(READY)
 	@$(MAKE) --no-print-directory -j3 -k $(APART) check-format check-lint check-types check-imports check-tests

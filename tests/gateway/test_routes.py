@@ -91,7 +91,9 @@ async def test_a_prompt_of_a_megabyte_of_ids_goes_through_both_heads(rig: Rig) -
     roomy = Limits(max_model_len=200_000, max_sequences=4, vocab_size=VOCAB, block_tokens=16, kv_blocks=20_000)
     far, home = [await rig.node("far-p", "prefill", limits=roomy)], [await rig.node("home-p", "prefill", limits=roomy)]
     decoders = [await rig.node("home-d", "decode", limits=roomy)]
-    async with two_clusters(rig, far=far, home=home, decoders=decoders, max_body_bytes=4 << 20) as grid:
+    async with two_clusters(
+        rig, far=far, home=home, decoders=decoders, max_body_bytes=4 << 20, deadline_ns=60 * 10**9
+    ) as grid:
         body = json.dumps({"model": MODEL, "prompt": [200] * 150_000, "max_tokens": 2, "temperature": 0}, indent=1)
         assert len(body) > 1 << 20
         async with grid.session.post(grid.front.url + "/v1/completions", data=io.BytesIO(body.encode())) as response:

@@ -32,7 +32,15 @@ CONFIGS = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(CONFIGS))
+RARE = ("falcon_h1-uncached", "falcon_h1-uneven", "qwen3")
+"""Run by `make nightly`."""
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[pytest.param(name, marks=pytest.mark.nightly) if name in RARE else name for name in CONFIGS],
+)
 async def pair(request, tiny, tmp_path_factory):
     kind, config = CONFIGS[request.param]
     found = Pair(tiny(kind), tmp_path_factory.mktemp(request.param), **config)

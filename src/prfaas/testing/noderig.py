@@ -44,7 +44,7 @@ LIMITS = Limits(max_model_len=400, max_sequences=4, vocab_size=VOCAB, block_toke
 async def until(true: Callable[[], bool], what: str = "") -> None:
     """Waits until `true()`, and says what did not come."""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not true():  # noqa: ASYNC110  (conditions of many kinds, none of which has an event)
                 await asyncio.sleep(0.002)
     except TimeoutError:

@@ -94,7 +94,7 @@ async def joining(
     member = Joining(session, head_url, join_request(node, lease_ms))
     task = asyncio.create_task(member.run(), name=f"membership of {node.identity.name}")
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await member.member.wait()
         yield member, task
     finally:

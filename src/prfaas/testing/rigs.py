@@ -92,7 +92,7 @@ class StreamRig:
         """See `conformance.Rig`."""
         assert isinstance(transport, StreamTransport)
         assert isinstance(transport.stats, Watched)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await transport.stats.until_received(size_bytes)
 
     async def passes(self, span_ns: int) -> None:
