@@ -12,7 +12,10 @@ from tests.vllm.pair import PYTHON, ROOT
 
 @cache
 def _without() -> str:
-    asked = subprocess.run([PYTHON, "-c", "import vllm"], capture_output=True, cwd="/", check=False)
+    try:
+        asked = subprocess.run([PYTHON, "-c", "import vllm"], capture_output=True, cwd="/", check=False)
+    except OSError as error:
+        return f"{PYTHON}: {error.strerror}; set PRFAAS_VLLM_PYTHON (`make setup-vllm`)"
     return "" if asked.returncode == 0 else f"{PYTHON} has no vllm; set PRFAAS_VLLM_PYTHON (`make setup-vllm`)"
 
 
