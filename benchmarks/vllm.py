@@ -27,7 +27,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,8 +194,8 @@ class Servers:
         first, tokens = 0.0, list[int]()
         async with self.client.stream("POST", url + "/v1/completions", json=body) as answer:
             assert answer.status_code == 200, await answer.aread()
-            async for line in answer.aiter_lines():
-                if line.startswith("data: {"):
+            async for line in lines_of(answer):
+                if line.startswith(b"data: {"):
                     for choice in json.loads(line[6:])["choices"]:
                         tokens += choice["token_ids"] or []
                     if tokens and not first:
@@ -208,6 +208,15 @@ class Servers:
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+
+async def lines_of(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    """Ended by a newline and nothing else: random text has other ends of lines in it."""
+    rest = b""
+    async for data in answer.aiter_raw():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
 
 
 def body_of(tokens: list[int], made: int, **more: Any) -> dict[str, Any]:
@@ -318,6 +327,8 @@ class Results:
     rate: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     kv_bytes: dict[int, int] = field(default_factory=dict)
     answers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    loads: dict[str, list[float]] = field(default_factory=dict)
+    """The machine's load when a connector's servers began to be measured and when they had been, by connector."""
     compared: int = 0
 
     def check(self, tokens: int, nth: int, where: str, found: list[int]) -> None:
@@ -329,6 +340,7 @@ class Results:
 
 async def measure(servers: Servers, repeat: int, concurrent: int, requests: int, results: Results) -> None:
     await servers.introduce()
+    results.loads.setdefault(servers.connector, []).append(os.getloadavg()[0])
     for nth in range(-1, repeat):
         for length in LENGTHS:
             prompt = system_of.prompt(10 * length + nth)[:length]
@@ -360,6 +372,7 @@ async def measure(servers: Servers, repeat: int, concurrent: int, requests: int,
             rate = await throughput(ask, concurrent, requests, results, f"{servers.connector}: {name}, concurrent")
             if turn:
                 results.rate.setdefault((servers.connector, name), []).append(rate)
+    results.loads[servers.connector].append(os.getloadavg()[0])
 
 
 async def throughput(
@@ -387,7 +400,7 @@ async def drive(options: argparse.Namespace, results: Results, **servers: Any) -
 
 
 def run(options: argparse.Namespace, model: Path, work: Path) -> Iterator[dict[str, Any]]:
-    """The report after each pass."""
+    """The report, anew after each connector."""
     results, missed = Results(), {name: why for name in options.connectors if (why := missing(name))}
     for name, why in missed.items():
         print(f"{name} is left out: {why}", flush=True)
@@ -405,7 +418,7 @@ def run(options: argparse.Namespace, model: Path, work: Path) -> Iterator[dict[s
             except (AssertionError, httpx2.HTTPError) as error:
                 missed[name] = f"{type(error).__name__}: {error}"
                 print(f"{name} failed: {missed[name]}", flush=True)
-        yield report_of(options, results, missed, nth + 1)
+            yield report_of(options, results, missed, nth + 1)
 
 
 # The report.
@@ -431,7 +444,7 @@ def report_of(options: argparse.Namespace, results: Results, missed: dict[str, s
         rows.append(row)
     ways = {(row["way"], row["tokens"]): row for row in rows}
     ratios: dict[str, float] = {}
-    others = [name for name in ("nixl", "mooncake") if (name, LENGTHS[0]) in ways]
+    others = [name for name in ("mooncake", "nixl") if (name, LENGTHS[0]) in ways]
     for tokens in LENGTHS:
         ours = ways["prfaas", tokens]
         for name in others:
@@ -456,6 +469,7 @@ def report_of(options: argparse.Namespace, results: Results, missed: dict[str, s
         "step_tokens": options.max_batch,
         "kv_mib": {str(tokens): size / 2**20 for tokens, size in results.kv_bytes.items()},
         "ours_moving_s": {str(tokens): statistics.median(took) for tokens, took in results.moving.items()},
+        "load_averages": results.loads,
         "answers_compared": results.compared,
         "left_out": missed,
         "rows": rows,
@@ -512,7 +526,7 @@ def main() -> None:
     parser.add_argument("--concurrent", type=int, default=4)
     parser.add_argument("--requests", type=int, default=8)
     parser.add_argument("--max-batch", type=int, default=512, help="tokens in a step")
-    parser.add_argument("--connectors", nargs="*", default=["nixl", "mooncake"], help="to compare ours with")
+    parser.add_argument("--connectors", nargs="*", default=["mooncake", "nixl"], help="to compare ours with")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path)
     options = parser.parse_args()
