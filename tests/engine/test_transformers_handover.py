@@ -14,6 +14,8 @@ import pytest
 from prfaas.testing.gather import gather
 from prfaas.transport.base import LandedKV
 
+pytestmark = pytest.mark.slow  # real models
+
 BLOCK, CHUNK, WINDOW = 64, 128, 95
 OTHERS = ["tiny-gemma3", "tiny-qwen3", "tiny-qwen3-next", "tiny-falcon-h1"]
 
@@ -87,8 +89,6 @@ import asyncio, json, sys
 from pathlib import Path
 from prfaas.engine.base import Sampling
 from prfaas.engine.transformers.engine import TransformersEngine
-
-pytestmark = pytest.mark.slow  # real models
 
 class Sink:
     def __init__(self): self.manifest, self.file = [], open(sys.argv[2], "wb")
