@@ -105,3 +105,17 @@ def served(text: str, state: Path) -> Iterator[Served]:
         yield system
     finally:
         system.stop()
+
+
+def equal(system: Served, lengths: list[int]) -> None:
+    """Every answer is the one that one vLLM gives, and long prompts were prefilled far away."""
+    wrong = {}
+    for length in lengths:
+        answer = system.ask(prompt(length))
+        assert answer.status_code == 200, (length, answer.text)
+        route = answer.headers["x-prfaas-route"]
+        assert route.startswith("remote; cluster=far" if length > THRESHOLD else "local; cluster=home"), (length, route)
+        found, expected = answer.json()["choices"][0]["token_ids"], system.alone(prompt(length))
+        if found != expected:
+            wrong[length] = (found, expected)
+    assert not wrong

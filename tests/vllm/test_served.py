@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
-from tests.e2e.system import alive, until
-from tests.e2e.texts import licences
-from tests.vllm.pair import ROOT
-from tests.vllm.served import LENGTHS, THRESHOLD, Served, prompt, served, topology
+from tests.e2e.system import until
+from tests.vllm.served import LENGTHS, Served, equal, prompt, served, topology
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 Tiny = Callable[[str], Path]
-UNCACHED = "--no-enable-prefix-caching"
-"""vLLM 0.32's Mamba-2 kernel for CPUs gives no states of a prompt's inner chunks, which its prefix cache would need."""
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +21,6 @@ def gemma(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     """Sliding-window and full attention, prefix caches on, and a line so thin that a long prompt's KV takes seconds."""
     with served(topology(tiny("gemma3"), mbps=25), tmp_path_factory.mktemp("gemma")) as system:
         yield system
-
-
-def equal(system: Served, lengths: list[int]) -> None:
-    """Every answer is the one that one vLLM gives, and long prompts were prefilled far away."""
-    wrong = {}
-    for length in lengths:
-        answer = system.ask(prompt(length))
-        assert answer.status_code == 200, (length, answer.text)
-        route = answer.headers["x-prfaas-route"]
-        assert route.startswith("remote; cluster=far" if length > THRESHOLD else "local; cluster=home"), (length, route)
-        found, expected = answer.json()["choices"][0]["token_ids"], system.alone(prompt(length))
-        if found != expected:
-            wrong[length] = (found, expected)
-    assert not wrong
 
 
 def test_sliding_windows(gemma: Served) -> None:
@@ -143,65 +123,3 @@ def test_the_decode_node_is_killed_in_mid_transfer(gemma: Served) -> None:
     gemma.restored("home-decode", dead[0])
     gemma.all_free()
     assert gemma.tokens(prompt(3030)) == gemma.alone(prompt(3030))
-
-
-def test_recurrent_layers_beside_attention(tiny: Tiny, tmp_path: Path) -> None:
-    with served(topology(tiny("falcon_h1"), more=UNCACHED), tmp_path) as system:
-        equal(system, LENGTHS)
-        system.all_free()
-
-
-@pytest.mark.parametrize(("kind", "more"), [("gemma3", ""), ("falcon_h1", UNCACHED)])
-def test_stock_nixl(tiny: Tiny, tmp_path: Path, kind: str, more: str) -> None:
-    with served(topology(tiny(kind), "nixl", more=more), tmp_path) as system:
-        equal(system, LENGTHS)
-        equal(system, LENGTHS[-3:])
-
-
-def test_ours_between_clusters_and_nixl_inside(tiny: Tiny, tmp_path: Path) -> None:
-    """Both connectors in one vLLM: which of them a request is for, its parameters say."""
-    text = (
-        topology(tiny("gemma3"))
-        .replace("inside: prfaas", "inside: nixl")
-        .replace("connector: nixl", "connector: prfaas")
-    )
-    decode = next(line for line in text.splitlines() if "home-decode" in line)
-    more = decode.replace("home-decode", "home-prefill").replace("role: decode", "role: prefill")
-    both = decode.replace("}]", "}, " + more.strip().removeprefix("nodes: [").removesuffix("]") + "]")
-    text = text.replace(decode, both).replace(f"threshold: {THRESHOLD}", "threshold: 400")
-    with served(text, tmp_path) as system:
-        for length in (50, 300, 399, 401, 900, 2000):
-            answer = system.ask(prompt(length))
-            assert answer.status_code == 200, answer.text
-            route = "remote; cluster=far; reason=long" if length > 400 else "local; cluster=home; reason=short"
-            assert answer.headers["x-prfaas-route"] == route
-            assert answer.json()["choices"][0]["token_ids"] == system.alone(prompt(length)), length
-        assert system.metric("home-prefill", "vllm:prompt_tokens_total") > 700  # those of the short ones
-        assert system.control("home-decode", "prfaas_kv_bytes_total") > 0
-        system.all_free()
-
-
-def test_real_weights(tmp_path: Path) -> None:
-    """examples/vllm-two-clusters.yaml: a licence goes far away, a question stays, both in words. Ctrl-C ends it all."""
-    system = Served.start(ROOT / "examples" / "vllm-two-clusters.yaml", tmp_path)
-    try:
-        client = system.client()
-        ask = partial(client.completions.with_raw_response.create, model="gemma3-270m", max_tokens=12, temperature=0)
-        text = licences()[:3000]
-        for question, route in ("The capital of France is", "local; cluster=home"), (text, "remote; cluster=far"):
-            answer = ask(prompt=question)
-            assert answer.headers["x-prfaas-route"].startswith(route)
-            alone = system.ask(question, "home-decode", model="gemma3-270m", cache_salt="alone", ignore_eos=False)
-            assert answer.parse().choices[0].text == alone.json()["choices"][0]["text"]
-        system.all_free()
-        started = [pid for leader in system.pids.values() for pid in session(leader)]
-        assert len(started) >= 4 + 2 * 2  # the heads and servers, and each vLLM's engine and worker
-    finally:
-        assert system.stop() == 0
-    until("all processes have ended", lambda: not any(map(alive, started)))
-
-
-def session(leader: int) -> list[int]:
-    """The processes of the session that a process began: programs that `up` starts, and what they start."""
-    found = subprocess.run(["ps", "-o", "pid=", "-s", str(leader)], capture_output=True, text=True, check=True)
-    return [int(pid) for pid in found.stdout.split()]
