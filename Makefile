@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm up up-vllm test test-vllm nightly lock lock-vllm clean
-.PHONY: check check-format check-lint check-types check-imports check-tests
+.PHONY: check check-format check-lint check-types check-imports check-tests-1 check-tests-2
 
 TOPOLOGY ?= examples/two-clusters.yaml
 VENV := .venv
@@ -49,7 +49,7 @@ nightly: $(READY)
 	@$(VLLM) $(BIN)/python -m pytest -m nightly
 
 check: $(READY)
-	@$(MAKE) --no-print-directory -j3 -k $(APART) check-format check-lint check-types check-imports check-tests
+	@$(MAKE) --no-print-directory -j3 -k $(APART) check-tests-1 check-tests-2 check-format check-lint check-types check-imports
 
 check-format:
 	@$(BIN)/ruff format --check
@@ -63,8 +63,15 @@ check-types:
 check-imports:
 	@$(BIN)/lint-imports --no-logo
 
-check-tests:
-	@$(BIN)/python -m pytest -q -m "not slow and not e2e and not nightly and not vllm"
+# In two halves that take as long, for two cores.
+HALF := gateway node transport
+FAST := -q -m "not slow and not e2e and not nightly and not vllm"
+
+check-tests-1:
+	@$(BIN)/python -m pytest $(FAST) $(HALF:%=tests/%)
+
+check-tests-2:
+	@$(BIN)/python -m pytest $(FAST) -p no:cacheprovider $(HALF:%=--ignore=tests/%)
 
 lock-vllm:
 	@PYTHON="$(PYTHON)" bash tools/lock-vllm
