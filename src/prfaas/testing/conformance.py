@@ -1,7 +1,8 @@
 """What every transport must do, as checks that any test runner can call: `for check in CHECKS: await check(rig)`.
 
 It knows `transport.base` and a rig that makes transports and breaks things. It does not know sockets. Each check starts
-with new transports; the rig's owner closes them and checks afterwards that nothing is held.
+with new transports; the rig's owner closes them and checks afterwards that nothing is held. One file, long as it is:
+it is one list of promises, each check stands alone, and who writes a transport reads it from top to bottom.
 """
 
 from __future__ import annotations

@@ -54,6 +54,9 @@ def test_a_handler_may_only_go_where_its_row_says() -> None:
             self.state = SenderState.LANDED
             return []
 
+        def validate(self) -> None:
+            """Nothing to contradict."""
+
     with pytest.raises(InvariantError, match="may not lead to LANDED"):
         Odd().handle(0, ev.Start())
 

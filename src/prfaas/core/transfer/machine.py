@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
@@ -13,7 +14,7 @@ Event = TypeVar("Event")
 Effect = TypeVar("Effect")
 
 
-class Machine(Generic[Event, Effect]):
+class Machine(ABC, Generic[Event, Effect]):
     """A state, a table, and the last few things that happened."""
 
     table: ClassVar[Table]
@@ -36,9 +37,9 @@ class Machine(Generic[Event, Effect]):
             raise self.bug(f"{row.state.name} x {row.event.__name__} may not lead to {self.state.name}")
         return effects
 
+    @abstractmethod
     def validate(self) -> None:
         """Raise InvariantError when the machine contradicts itself."""
-        raise NotImplementedError
 
     def bug(self, what: str) -> InvariantError:
         """An InvariantError with the machine's name and story."""

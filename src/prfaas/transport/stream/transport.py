@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from prfaas.wire.messages import MAX_CONNECTIONS, MAX_PAYLOAD_BYTES
 from prfaas.wire.ticket import check_secret
 
 
-class StreamTransport:
+class StreamTransport(ABC):
     """See `transport.base.Transport`. Lives on one event loop.
 
     `node` and `epoch` are this node's, as tickets name them; `secret` verifies tickets (None: none are asked for, and
@@ -89,17 +90,17 @@ class StreamTransport:
         """All that are open, whoever dialled."""
         return tuple(self._connections)
 
+    @abstractmethod
     async def listen(self, host: str, port: int) -> Peer:
         """See `Transport.listen`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def dial(self, peer: Peer, connection: Connection) -> None:
         """Connect `connection` to `peer`. Raises OSError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close_listeners(self) -> None:
         """Accept nothing more."""
-        raise NotImplementedError
 
     def offer(
         self, transfer: TransferId, layout: KVLayout, length: int, link: LinkName, lease_ns: int
