@@ -71,8 +71,13 @@ async def test_a_node_that_joins_is_used_and_one_that_leaves_is_not(rig: Rig, gr
         await until(lambda: states(grid).get("spare-1") == "joined", "seen by a look")
         await until(lambda: grid.gateway.sees(FAR) == 2, "and by the gateway")
         assert gauge(grid, "prefill", "joined") == 1
-        answers = await asyncio.gather(*(grid.complete(f"{i}{LONG}", max_tokens=3) for i in range(6)))
-        assert [answer.headers["x-prfaas-route"] for answer in answers] == [REMOTE] * 6
+        gate, engines = Gate(), [node.engine for node in (extra, *grid.far_nodes)]
+        for engine in engines:
+            engine.before_chunk = gate
+        asked = asyncio.gather(*(grid.complete(f"{i}{LONG}", max_tokens=3) for i in range(6)))
+        await until(lambda: [engine.running for engine in engines] == [3, 3], "as many at each, none being faster")
+        gate.open()
+        assert [answer.headers["x-prfaas-route"] for answer in await asked] == [REMOTE] * 6
         assert extra.engine.seen["prefill"] == 3
         task.cancel()
         assert await member.leave(5.0, lambda: False)
