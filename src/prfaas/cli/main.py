@@ -19,6 +19,9 @@ COMMANDS = {
     "node": ("prfaas.cli.node", "One embedded engine."),
     "validate": ("prfaas.cli.validate", "Check a topology file."),
     "schema": ("prfaas.cli.schema", "Print the JSON Schema of the topology file."),
+    "model": ("prfaas.cli.model", "What a model's KV cache is made of and weighs."),
+    "profile": ("prfaas.cli.profile", "Make, measure and show profiles: how long hardware takes."),
+    "plan": ("prfaas.cli.plan", "What PrfaaS would bring: designs side by side, and a verdict."),
     "fetch": ("prfaas.cli.fetch", "Fetch a model of the catalog."),
 }
 """Command -> the module that has it as `command`, and its help."""

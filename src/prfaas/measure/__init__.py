@@ -1,0 +1,1 @@
+"""Timing a live OpenAI endpoint, to make a profile of it."""
