@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+import yaml
 from msgspec import Meta, Struct, field
 
 from prfaas.config.complaint import convert, explain
@@ -35,51 +36,70 @@ from prfaas.core.errors import ConfigError
 from prfaas.model.profile import Curve, Profile
 
 DIRECTORY = Path(__file__).parent / "profiles"
-Basis = Literal["measured", "derived", "modelled"]
-Tokens = Annotated[int, Meta(ge=1, le=1 << 30)]
+Basis = Annotated[
+    Literal["measured", "derived", "modelled"],
+    Meta(
+        description="How the times came about: `measured` on the hardware itself, `derived` from published figures, or "
+        "`modelled` by a program that predicts."
+    ),
+]
+Note = Annotated[str, Meta(description="What else there is to know of these times.")]
 Text = Annotated[str, Meta(min_length=1)]
+Uncached = Annotated[int, Meta(ge=1, le=1 << 30, description="Tokens that are computed.")]
+Cached = Annotated[int, Meta(ge=0, le=1 << 30, description="Tokens before them that need not be computed.")]
+BatchSize = Annotated[int, Meta(ge=1, le=1 << 20, description="Sequences that decode together.")]
+Context = Annotated[
+    int, Meta(ge=1, le=1 << 30, description="Tokens of each sequence; left out: the time holds for any.")
+]
+Time = Annotated[Timeout, Meta(description="How long it took: a prefill, or one decode step.")]
 
 
 class PrefillPoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`uncached` tokens after `cached` ones took `time`."""
 
-    uncached: Tokens
-    cached: Annotated[int, Meta(ge=0, le=1 << 30)] = 0
-    time_ns: Timeout = field(name="time")
+    uncached: Uncached
+    cached: Cached = 0
+    time_ns: Time = field(name="time")
 
 
 class DecodePoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A step of `batch` sequences of `context` tokens each took `time`."""
 
-    batch: Annotated[int, Meta(ge=1, le=1 << 20)]
-    context: Tokens | None = None
-    time_ns: Timeout = field(name="time")
+    batch: BatchSize
+    context: Context | None = None
+    time_ns: Time = field(name="time")
 
 
 class PrefillTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`basis`: how the points came about; `note`: more of it."""
 
     basis: Basis
-    note: str = ""
-    points: Annotated[tuple[PrefillPoint, ...], Meta(min_length=1)]
+    note: Note = ""
+    points: Annotated[
+        tuple[PrefillPoint, ...],
+        Meta(min_length=1, description="In any order; times do not fall as tokens are more. One without `cached`."),
+    ]
 
 
 class DecodeTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`basis`: how the points came about; `note`: more of it."""
 
     basis: Basis
-    note: str = ""
-    points: Annotated[tuple[DecodePoint, ...], Meta(min_length=1)]
+    note: Note = ""
+    points: Annotated[
+        tuple[DecodePoint, ...],
+        Meta(min_length=1, description="In any order; times fall neither with the batch nor with the context."),
+    ]
 
 
 class ProfileFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a profile file says."""
 
-    name: Text
-    source: Text
-    date: date
-    prefill: PrefillTable
-    decode: DecodeTable
+    name: Annotated[Text, Meta(description="What it is a profile of: one node.")]
+    source: Annotated[Text, Meta(description="Where the times come from.")]
+    date: Annotated[date, Meta(description="When they were measured, published or made: YYYY-MM-DD.")]
+    prefill: Annotated[PrefillTable, Meta(description="How long a prompt takes, alone on the node.")]
+    decode: Annotated[DecodeTable, Meta(description="How long a decode step takes.")]
 
 
 def built_in() -> tuple[str, ...]:
@@ -89,23 +109,58 @@ def built_in() -> tuple[str, ...]:
 
 def load_profile(name: str) -> Profile:
     """The built-in profile `name`, or that of a file: a path with a slash. Raises ConfigError with line and row."""
+    return profile_of(load_profile_file(name))
+
+
+def load_profile_file(name: str) -> ProfileFile:
+    """What `load_profile` makes its profile of. Raises ConfigError with line and row."""
     if "/" in name:
-        return read_profile(Path(name))
+        return read_profile_file(Path(name))
     if name not in built_in():
         raise ConfigError(f"profile {name!r}: expected one of {', '.join(built_in())}, or a path with a slash")
-    return read_profile(DIRECTORY / f"{name}.yaml")
+    return read_profile_file(DIRECTORY / f"{name}.yaml")
 
 
 def read_profile(path: Path) -> Profile:
     """The profile in `path`. Raises ConfigError with line, row and what was expected."""
+    return profile_of(read_profile_file(path))
+
+
+def read_profile_file(path: Path) -> ProfileFile:
+    """What the file in `path` says, free of contradictions. Raises ConfigError with line, row and what was expected."""
     document = read_document(path, "a profile")
     try:
         said: ProfileFile = convert(document.value, ProfileFile)
     except msgspec.ValidationError as error:
         raise document.error(*explain(error, document.value, ProfileFile)) from None
-    for where, what in _problems(said):
+    for where, what in contradictions(said):
         raise document.error(where, what)
-    return profile_of(said)
+    return said
+
+
+def profile_text(said: ProfileFile) -> str:
+    """`said` as YAML, a row a line, for `read_profile_file`."""
+    lines = [f"name: {_quoted(said.name)}", f"source: {_quoted(said.source)}", f"date: {said.date.isoformat()}"]
+    tables: tuple[tuple[str, PrefillTable | DecodeTable], ...] = (("prefill", said.prefill), ("decode", said.decode))
+    for key, table in tables:
+        lines += [f"{key}:", f"  basis: {table.basis}", *([f"  note: {_quoted(table.note)}"] if table.note else [])]
+        lines += ["  points:", *(f"    - {{{_row(point)}}}" for point in table.points)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(point: PrefillPoint | DecodePoint) -> str:
+    match point:
+        case PrefillPoint(uncached=uncached, cached=cached, time_ns=ns):
+            return f"uncached: {uncached}, " + (f"cached: {cached}, " if cached else "") + f"time: {ns.text()}"
+        case DecodePoint(batch=batch, context=None, time_ns=ns):
+            return f"batch: {batch}, time: {ns.text()}"
+        case DecodePoint(batch=batch, context=context, time_ns=ns):
+            return f"batch: {batch}, context: {context}, time: {ns.text()}"
+
+
+def _quoted(text: str) -> str:
+    """As YAML, on one line."""
+    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 30)).strip()
 
 
 def profile_of(said: ProfileFile) -> Profile:
@@ -135,7 +190,8 @@ def _flat_ended(points: list[tuple[int, int]]) -> Curve:
     return Curve([(x - 1, ns), *points])
 
 
-def _problems(said: ProfileFile) -> Iterator[tuple[Where, str]]:
+def contradictions(said: ProfileFile) -> Iterator[tuple[Where, str]]:
+    """Where the points contradict each other, and `got ...; expected ...`."""
     if all(row.cached for row in said.prefill.points):
         yield ("prefill", "points"), "every row has cached tokens; expected rows without, to begin from"
     yield from _falling("prefill", "uncached", [(r.cached, r.uncached, r.time_ns) for r in said.prefill.points])

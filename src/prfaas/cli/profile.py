@@ -1,0 +1,111 @@
+"""`prfaas profile`: show, make and measure profiles: how long hardware takes. It computes nothing itself."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from prfaas.cli.profileshow import listed, shown
+from prfaas.core.errors import ConfigError
+from prfaas.model.profilefile import Basis, ProfileFile, built_in, load_profile_file, profile_text, read_profile_file
+
+BASES = get_args(get_args(Basis)[0])
+
+
+@click.group("profile")
+def command() -> None:
+    """How long hardware takes: prefill by uncached and cached tokens, decode step by batch and context."""
+
+
+@command.command("list")
+def list_() -> None:
+    """The profiles that come with prfaas."""
+    click.echo(listed([(name, load_profile_file(name)) for name in built_in()]))
+
+
+@command.command("show")
+@click.argument("profile")
+@click.option("--lengths", default="", metavar="1K,8K,...", help="Prefill times at these lengths, too.")
+@click.option("--json", "json_", is_flag=True, help="As JSON: a profile file itself (docs/schemas/profile.json).")
+def show(profile: str, lengths: str, json_: bool) -> None:
+    """What PROFILE, a built-in name or a file, says and where it comes from."""
+    said = found(profile)
+    if json_:
+        from prfaas.model.profileschema import profile_json
+
+        click.echo(profile_json(said), nl=False)
+        return
+    click.echo(shown(said, tokens(lengths, "--lengths")))
+
+
+@command.command("csv")
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="IN...")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--source", required=True, help="Where the times come from.")
+@click.option("--name", help="What it is a profile of; without it OUT's name.")
+@click.option("--date", "made", type=click.DateTime(["%Y-%m-%d"]), help="When they were measured; without it today.")
+@click.option("--basis", type=click.Choice(BASES), default="measured", show_default=True, help="How they came about.")
+@click.option("--note", default="", help="What else there is to know.")
+@click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+def csv_(
+    inputs: tuple[Path, ...],
+    out: Path,
+    source: str,
+    name: str | None,
+    made: datetime | None,
+    basis: Basis,
+    note: str,
+    force: bool,
+) -> None:
+    """Make the profile file OUT of CSV files IN: one with both tables, or one for each.
+
+    Columns: kind (prefill or decode), uncached, cached, batch, context, and time (with a unit) or time_s, time_ms.
+    """
+    from prfaas.model.profilecsv import read_csv
+
+    not_there(out, force)
+    said = read_csv(
+        inputs, name=name or out.stem, source=source, made=made.date() if made else date.today(), basis=basis, note=note
+    )
+    write(said, out)
+
+
+def found(profile: str) -> ProfileFile:
+    """The built-in `profile`, or that of a file. Raises ConfigError."""
+    if profile not in built_in() and (Path(profile).suffix or Path(profile).exists()):
+        return read_profile_file(Path(profile))
+    return load_profile_file(profile)
+
+
+def not_there(out: Path, force: bool) -> None:
+    """Raises ConfigError if `out` is a file that must not be replaced, or cannot be written."""
+    if out.exists() and not force:
+        raise ConfigError(f"{out}: is there already; expected a new file, or --force")
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out}: {out.parent} is no directory; expected one that exists")
+
+
+def write(said: ProfileFile, out: Path) -> None:
+    """Write `said`, whole or not at all, and say so."""
+    part = out.with_name(out.name + ".part")
+    try:
+        part.write_text(profile_text(said), encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None
+    points = f"{len(said.prefill.points)} prefill and {len(said.decode.points)} decode points"
+    click.echo(f"{out}: {points}, {said.prefill.basis}")
+
+
+def tokens(text: str, option: str) -> list[int]:
+    """`1K,8K,32768` as rising numbers of tokens, K being 1024. Raises ConfigError."""
+    counts = []
+    for one in filter(None, (piece.strip() for piece in text.split(","))):
+        digits, unit = (one[:-1], 1024) if one[-1] in "kK" else (one, 1)
+        if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) * unit <= 1 << 30:
+            raise ConfigError(f"{option}: got {one!r}; expected numbers of tokens such as 1K,8K,32768")
+        counts.append(int(digits) * unit)
+    return sorted(set(counts))
