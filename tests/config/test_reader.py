@@ -128,6 +128,7 @@ FAULTS = {
         "name: f0",
         "name: F0",
     ): "12: clusters.far.nodes[0].name: got 'F0'; expected lower-case letters, digits and hyphens",
+    ("  far:", '  "far\\n":'): "9: clusters.'far\\n': not a name that is allowed; expected lower-case letters",
     ("  far:", "  Far:"): "9: clusters.Far: not a name that is allowed; expected lower-case letters",
     ("model: smollm2", "model: [a]"): "1: model: got a list; expected text",
     ("policy:\n  threshold: 512", "policy: 3"): "15: policy: got 3; expected a mapping",

@@ -12,6 +12,7 @@ from prfaas.core.ids import Epoch, NodeName
 from prfaas.engine.node.identity import NodeLimits
 from prfaas.runtime.client import make_session
 from prfaas.testing.noderig import LIMITS, MODEL, SECRET, Pair, Rig, until
+from prfaas.transport.base import InHand
 from prfaas.transport.tcp import TcpTransport
 
 PROMPT = "It was the best of times, it was the worst of times."
@@ -238,6 +239,16 @@ async def test_the_prefill_node_goes_away(pair: Pair) -> None:
     decoded, prefilled = await decoding, await prefilling
     assert (decoded.status, decoded.code) == (502, "kv_transfer_failed")
     assert prefilled.status == 502
+
+
+async def test_a_transfer_whose_connections_are_not_all_closed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offer(*_: object) -> None:
+        raise InHand("transfer t.1 is in hand already")
+
+    monkeypatch.setattr(pair.far.server._transport, "offer", offer)
+    again = await pair.prefill("t.1", pair.tokens(PROMPT))
+    assert (again.status, again.code) == (409, "duplicate_transfer")
+    assert pair.far.server.blocks_in_use == 0
 
 
 async def test_a_transfer_in_hand_twice(pair: Pair) -> None:

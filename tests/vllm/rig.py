@@ -20,11 +20,6 @@ def main() -> None:
     os.environ.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
     os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
     from vllm import EngineArgs, LLMEngine, SamplingParams
-    from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
-
-    # vLLM 0.32's Mamba-2 kernel for CPUs does not give the states of a prompt's inner chunks, which its prefix cache
-    # asks for; without this, vLLM cuts the prefill at block boundaries instead, as it does for GDN.
-    MambaMixer2.get_kv_cache_spec = super(MambaMixer2, MambaMixer2).get_kv_cache_spec
 
     def say(**what: object) -> None:
         out.write(json.dumps(what) + "\n")

@@ -64,9 +64,9 @@ class Served(System):
         assert answer.status_code == 200, answer.text
         return list(answer.json()["choices"][0]["token_ids"])
 
-    def alone(self, tokens: list[int], at: str = "home-decode") -> list[int]:
+    def alone(self, tokens: list[int], at: str = "home-decode", made: int = MADE) -> list[int]:
         """What one vLLM answers that does both, with a prefix cache that it shares with nothing else."""
-        return self.tokens(tokens, at, cache_salt="alone")
+        return self.tokens(tokens, at, max_tokens=made, cache_salt="alone")
 
     def control(self, node: str, name: str) -> float:
         """The sum of a metric of our connector in `node`."""
@@ -107,15 +107,26 @@ def served(text: str, state: Path) -> Iterator[Served]:
         system.stop()
 
 
-def equal(system: Served, lengths: list[int]) -> None:
-    """Every answer is the one that one vLLM gives, and long prompts were prefilled far away."""
+def equal(system: Served, lengths: list[int], exact: bool = True) -> None:
+    """Every answer is the one that one vLLM gives, and long prompts were prefilled far away.
+
+    Where sums are not `exact` (bfloat16), near-ties of random weights are flipped by where a prompt is split. There the
+    last token of the prompt is one that a single vLLM said itself, and the answer is what it went on with: so both have
+    computed the last token apart from the others.
+    """
     wrong = {}
     for length in lengths:
-        answer = system.ask(prompt(length))
+        tokens = prompt(length)
+        if exact or length < 2:
+            expected = system.alone(tokens)
+        else:
+            first, *expected = system.alone(tokens[:-1], made=MADE + 1)
+            tokens[-1] = first
+        answer = system.ask(tokens)
         assert answer.status_code == 200, (length, answer.text)
         route = answer.headers["x-prfaas-route"]
         assert route.startswith("remote; cluster=far" if length > THRESHOLD else "local; cluster=home"), (length, route)
-        found, expected = answer.json()["choices"][0]["token_ids"], system.alone(prompt(length))
+        found = answer.json()["choices"][0]["token_ids"]
         if found != expected:
             wrong[length] = (found, expected)
     assert not wrong

@@ -15,19 +15,20 @@ from tests.vllm.served import LENGTHS, THRESHOLD, Served, equal, prompt, served,
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 Tiny = Callable[[str], Path]
-UNCACHED = "--no-enable-prefix-caching"
-"""vLLM 0.32's Mamba-2 kernel for CPUs gives no states of a prompt's inner chunks, which its prefix cache would need."""
 
 
-def test_recurrent_layers_beside_attention(tiny: Tiny, tmp_path: Path) -> None:
-    with served(topology(tiny("falcon_h1"), more=UNCACHED), tmp_path) as system:
-        equal(system, LENGTHS)
+@pytest.mark.parametrize(("kind", "dtype"), [("falcon_h1", "float32"), ("qwen3_next", "bfloat16")])
+def test_recurrent_layers_beside_attention(tiny: Tiny, tmp_path: Path, kind: str, dtype: str) -> None:
+    with served(topology(tiny(kind), dtype=dtype), tmp_path) as system:
+        equal(system, LENGTHS, exact=dtype == "float32")
+        if dtype == "float32":  # else a prefix that is known moves the split, and near-ties flip
+            equal(system, LENGTHS[-8:])
         system.all_free()
 
 
-@pytest.mark.parametrize(("kind", "more"), [("gemma3", ""), ("falcon_h1", UNCACHED)])
-def test_stock_nixl(tiny: Tiny, tmp_path: Path, kind: str, more: str) -> None:
-    with served(topology(tiny(kind), "nixl", more=more), tmp_path) as system:
+@pytest.mark.parametrize("kind", ["gemma3", "falcon_h1"])
+def test_stock_nixl(tiny: Tiny, tmp_path: Path, kind: str) -> None:
+    with served(topology(tiny(kind), "nixl"), tmp_path) as system:
         equal(system, LENGTHS)
         equal(system, LENGTHS[-3:])
 

@@ -41,7 +41,8 @@ class Document:
 
 def dotted(where: Where) -> str:
     """`clusters.home.nodes[0].role`."""
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in where).lstrip(".")
+    keys = (f"[{key}]" if isinstance(key, int) else f".{key if key.isprintable() else repr(key)}" for key in where)
+    return "".join(keys).lstrip(".")
 
 
 def read_document(path: Path, what: str = "a topology file (see `prfaas schema`)") -> Document:

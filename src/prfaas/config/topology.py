@@ -15,8 +15,8 @@ from msgspec import Meta, Struct, field
 from prfaas.config.units import Bandwidth, Duration, Endpoint, Size, Timeout
 from prfaas.core.ids import ClusterName, LinkName, NodeName
 
-NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-HOST = r"^[A-Za-z0-9.:-]{1,253}$"
+NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
+HOST = r"^[A-Za-z0-9.:-]{1,253}$(?!\n)"
 
 POINTS = (
     "start",
@@ -28,13 +28,13 @@ POINTS = (
     "decode:first",
     "decode:token:N",
 )
-POINT = f"^({'|'.join(point.replace(':N', '(:[0-9]{1,9})?') for point in POINTS)})$"
+POINT = f"^({'|'.join(point.replace(':N', '(:[0-9]{1,9})?') for point in POINTS)})$(?!\\n)"
 
 Name = Annotated[str, Meta(pattern=NAME, description="Lower-case letters, digits and hyphens, at most 63.")]
 Text = Annotated[str, Meta(min_length=1)]
 Host = Annotated[str, Meta(pattern=HOST, description="A host name or address.")]
 Count = Annotated[int, Meta(ge=1)]
-Variable = Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*$", description="Upper-case letters and underscores.")]
+Variable = Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*$(?!\n)", description="Upper-case letters and underscores.")]
 Listen = Annotated[Endpoint | None, Meta(description="Where it listens. Left out: `up` picks a free port.")]
 Advertise = Annotated[
     Host | None, Meta(description="Host name or address that peers dial, when it is not the host listened on.")
@@ -64,7 +64,9 @@ class TransformersEngine(_Memory, frozen=True, kw_only=True, tag_field="kind", t
         Count | None, Meta(description="CPU threads. Left out: `prfaas up` shares the cores among its nodes.")
     ] = None
     chunk_tokens: Annotated[int, Meta(ge=1, le=1 << 20, description="Tokens in a chunk of prefill.")] = 256
-    device: Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="`cpu`, `cuda` or `cuda:N`.")] = "cpu"
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$(?!\n)", description="`cpu`, `cuda` or `cuda:N`.")] = (
+        "cpu"
+    )
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],
         Meta(description="Compute and cache type. Equal answers on every path need float32."),
@@ -145,7 +147,7 @@ class VllmEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     chunk_tokens: Annotated[Count | None, Meta(description="Tokens in a step, over all sequences.")] = None
     kv_memory_bytes: Annotated[Size | None, Meta(description="Memory for KV.")] = field(name="kv_memory", default=None)
     cores: Annotated[
-        Annotated[str, Meta(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\Z")] | None,
+        Annotated[str, Meta(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$(?!\n)")] | None,
         Meta(description="On CPU: cores to compute on, such as 0-3. Left out: `prfaas up` shares them out."),
     ] = None
     arguments: Annotated[tuple[str, ...], Meta(description="More arguments of `vllm serve`.")] = ()

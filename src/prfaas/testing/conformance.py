@@ -20,7 +20,7 @@ from prfaas.core.errors import InvariantError, LocalError, PeerFailure, Protocol
 from prfaas.core.ids import Epoch, LinkName, NodeName, TransferId
 from prfaas.core.transfer.extent import Extent
 from prfaas.testing.kv import Content, bytes_of, hybrid_layout, total
-from prfaas.transport.base import Outcome, Peer, Receiving, Sending, Transport
+from prfaas.transport.base import InHand, Outcome, Peer, Receiving, Sending, Transport
 from prfaas.wire.ticket import mint
 
 SECOND = 1_000_000_000
@@ -528,7 +528,7 @@ async def without_a_pace_a_paced_link_carries_nothing(rig: Rig) -> None:
 async def misuse_by_our_own_side_is_told(rig: Rig) -> None:
     pair = await Pair.make(rig)
     sending = pair.offer("r.0", 100)
-    await _raises(InvariantError, lambda: pair.offer("r.0", 100))
+    await _raises(InHand, lambda: pair.offer("r.0", 100))
     receiving = pair.receive("r.0", 100)
     await _raises(InvariantError, receiving.applied)
     data = memoryview(bytes(4 * 16 * 4))

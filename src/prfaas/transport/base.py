@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from prfaas.core.cache.layout import KVLayout
+from prfaas.core.errors import LocalError
 from prfaas.core.ids import LinkName, TransferId
 from prfaas.core.transfer.extent import Extent
 
@@ -83,6 +84,10 @@ class Receiving(Protocol):
         """Waits until the transfer is over on this side. Never raises."""
 
 
+class InHand(LocalError):
+    """A transfer of that name is still open here."""
+
+
 class Transport(Protocol):
     """One node's end of all its links."""
 
@@ -97,7 +102,7 @@ class Transport(Protocol):
         """Begin to send `length` tokens' KV to whoever shows a valid ticket for `transfer`.
 
         A receiver that dialled before is admitted now. The lease is renewed by the receiver's life signs; when it
-        ends, all is dropped. Raises InvariantError when `transfer` is offered already.
+        ends, all is dropped. Raises InHand while anything of an earlier `transfer` is open.
         """
 
     def receive(

@@ -18,7 +18,7 @@ from prfaas.engine.node.deadline import within
 from prfaas.engine.node.room import Room
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import Tasks
-from prfaas.transport.base import Outcome, Sending, Transport
+from prfaas.transport.base import InHand, Outcome, Sending, Transport
 
 log = structlog.get_logger(__name__)
 
@@ -60,9 +60,11 @@ class PrefillLeg:
         link = LinkName(asked.leg.link)
         try:
             sending = self._transport.offer(asked.transfer, self._engine.layout, asked.kv_tokens, link, self._lease_ns)
-        except BaseException:
+        except BaseException as error:
             self._offered.discard(owner)
             self._room.leave(owner)
+            if isinstance(error, InHand):  # it holds nothing any more, but its connections are not all closed
+                raise RequestError(str(error), status=409, code="duplicate_transfer") from None
             raise
         loop = asyncio.get_running_loop()
         compute = loop.create_task(self._engine.prefill(asked.tokens[:-1], sending), name=f"prefill {asked.transfer}")

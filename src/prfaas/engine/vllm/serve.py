@@ -18,13 +18,16 @@ SERVER = "PRFAAS_VLLM_SERVER"
 
 def register() -> None:
     """vLLM's plugin, called in each of its processes: our connector is known by name (MultiConnector looks it up so),
-    and processes that a server of ours started end with their parent."""
+    prefixes of Mamba-2 are kept on CPUs too, and processes that a server of ours started end with their parent."""
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    from prfaas.engine.vllm.mamba_on_cpu import mend
 
     if CONNECTOR not in KVConnectorFactory._registry:  # vLLM calls plugins more than once
         KVConnectorFactory.register_connector(CONNECTOR, "prfaas.engine.vllm.connector", CONNECTOR)
     if os.environ.get(SERVER, str(os.getpid())) != str(os.getpid()):
         lifeline.end_with_parent()
+    mend()
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from prfaas.core.cache.layout import KVLayout, PartKind
-from prfaas.core.errors import InvariantError, LocalError
+from prfaas.core.errors import LocalError
 from prfaas.core.ids import Epoch, LinkName, NodeName, TransferId
 from prfaas.core.transfer.extent import row_bytes
-from prfaas.transport.base import Outcome, Peer
+from prfaas.transport.base import InHand, Outcome, Peer
 from prfaas.transport.stats import Counters, TransferStats
 from prfaas.transport.stream.alarm import Alarm
 from prfaas.transport.stream.connection import Connection
@@ -107,7 +107,7 @@ class StreamTransport(ABC):
     ) -> StreamSending:
         """See `Transport.offer`."""
         if transfer in self._sendings:
-            raise InvariantError(f"{transfer} is offered already")
+            raise InHand(f"transfer {transfer} is in hand already")
         for part in layout.parts:
             least = row_bytes(part) if part.kind is PartKind.STATE else part.unit_bytes
             if least > MAX_PAYLOAD_BYTES:
