@@ -1,13 +1,21 @@
-"""`prfaas schema`: the JSON Schema of the topology file, on standard output."""
+"""`prfaas schema`: the JSON Schemas of what prfaas reads and says, on standard output."""
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
-from prfaas.config.schema import topology_schema
+SCHEMAS = {
+    "topology": ("prfaas.config.schema", "topology_schema"),
+    "model": ("prfaas.model.hf.report", "model_schema"),
+}
+"""What -> the module and the function that make its schema."""
 
 
 @click.command("schema")
-def command() -> None:
-    """Print the JSON Schema of the topology file."""
-    click.echo(topology_schema(), nl=False)
+@click.argument("what", type=click.Choice(list(SCHEMAS)), default="topology")
+def command(what: str) -> None:
+    """Print a JSON Schema: of the topology file (the default), or of what `prfaas WHAT --json` says."""
+    module, function = SCHEMAS[what]
+    click.echo(getattr(importlib.import_module(module), function)(), nl=False)

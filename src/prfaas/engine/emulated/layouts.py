@@ -6,9 +6,12 @@ leaves layers, heads and kinds as they are, so that as many extents cross a link
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
+from prfaas.model.hf.load import load_layout
 
 Scaled = Callable[[int], int]
 """The width that a width becomes."""
@@ -24,14 +27,9 @@ def layout_of(name: str, bytes_scale: float) -> KVLayout:
 
 
 def _paper_1t(scaled: Scaled) -> Iterator[Part]:
-    """The paper's 1T model, as far as Table 5 tells: 60 layers, KDA to MLA 3:1. 15 MLA layers of 512 + 64 in bfloat16
-    are 16.9 KiB a token; 45 KDA layers, four states each, are 174 MiB (60 heads of 128 x 128 in float32, and three
-    convolutions of width 3, are ours: they add up to it)."""
-    for layer in range(60):
-        if layer % 4 == 3:
-            yield Part(layer, "latent", PartKind.TOKENS, (1, scaled(576)), "bfloat16", sharded=False)
-        else:
-            yield from _delta(layer, 60, 128, scaled)
+    """The paper's 1T model, as far as Table 5 tells: its config is one of those that `prfaas model` knows."""
+    for part in load_layout("paper-1t").parts:
+        yield replace(part, shape=(part.shape[0], scaled(math.prod(part.shape[1:]))))
 
 
 def _dense(scaled: Scaled) -> Iterator[Part]:

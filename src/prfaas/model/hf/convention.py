@@ -1,0 +1,28 @@
+"""How an engine keeps a cache, where engines differ for the same model.
+
+It knows the differences by name; it does not know families or shapes. All engines keep, of a sliding window of `w`
+tokens, what the next token can see: the last `w - 1` rows (vLLM and SGLang round that up to whole blocks; what must
+cross a link is these rows). All keep MLA's latent, not the heads that it is expanded to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """`spare_columns`: what a convolution's state has beyond the `kernel - 1` inputs that the next token needs.
+    `lightning_dtype`: of Lightning attention's state; empty: the model's own."""
+
+    name: str
+    spare_columns: int
+    lightning_dtype: str
+
+
+SERVED = Convention("served", 0, "float32")
+"""As vLLM 0.32 and SGLang 0.5 keep it, with float32 recurrent states: SGLang's default (vLLM: `--mamba-ssm-cache-dtype
+float32`; its `auto` keeps Mamba, GDN and Lightning states in the model's dtype unless the config says otherwise)."""
+
+TRANSFORMERS = Convention("transformers", 1, "")
+"""As transformers 5.24 keeps it: a convolution's state is as wide as its kernel."""
