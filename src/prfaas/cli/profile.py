@@ -73,6 +73,61 @@ def csv_(
     write(said, out)
 
 
+@command.command("measure")
+@click.argument("url")
+@click.option("--out", type=click.Path(path_type=Path), default="measured.yaml", show_default=True, help="The profile.")
+@click.option("--model", help="Which model, if the endpoint serves several.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="The endpoint's key.")
+@click.option("--lengths", default="1K,2K,4K,8K,16K,32K", show_default=True, help="Uncached tokens of prompts.")
+@click.option("--cached", default="8K", show_default=True, help='Cached tokens before them; "" for none.')
+@click.option("--batches", default="1,2,4,8,16", show_default=True, help="Sequences that decode at once.")
+@click.option("--contexts", default="1K,8K", show_default=True, help="Tokens of each of those.")
+@click.option("--repeats", type=click.IntRange(1, 100), default=4, show_default=True, help="Of each point.")
+@click.option("--steps", type=click.IntRange(8, 4096), default=32, show_default=True, help="Decode steps a sample.")
+@click.option("--timeout", type=click.FloatRange(1), default=600, show_default=True, help="Of one request, seconds.")
+@click.option("--name", help="What it is a profile of; without it OUT's name.")
+@click.option("--source", help="What the endpoint runs on: added to where the times come from.")
+@click.option("--fresh", is_flag=True, help="Forget what an interrupted run measured.")
+@click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+def measure(
+    url: str,
+    out: Path,
+    model: str | None,
+    api_key: str | None,
+    lengths: str,
+    cached: str,
+    batches: str,
+    contexts: str,
+    repeats: int,
+    steps: int,
+    timeout: float,
+    name: str | None,
+    source: str | None,
+    fresh: bool,
+    force: bool,
+) -> None:
+    """Measure the node behind the OpenAI endpoint URL, which should have nothing else to do.
+
+    Prompts grow until the endpoint takes no more; each is new to its caches. Interrupted or failed, the same command
+    goes on from where it was.
+    """
+    from prfaas.cli.profilemeasure import Asked, finish, measured
+    from prfaas.measure.samples import Settings
+
+    not_there(out, force)
+    settings = Settings(
+        lengths=needed(lengths, "--lengths"),
+        cached=tuple(tokens(cached, "--cached")),
+        batches=needed(batches, "--batches"),
+        contexts=needed(contexts, "--contexts"),
+        repeats=repeats,
+        steps=steps,
+    )
+    asked = Asked(url, out, model, api_key, settings, timeout, name, source, fresh)
+    write(measured(asked), out)
+    finish(asked)
+
+
 def found(profile: str) -> ProfileFile:
     """The built-in `profile`, or that of a file. Raises ConfigError."""
     if profile not in built_in() and (Path(profile).suffix or Path(profile).exists()):
@@ -106,6 +161,14 @@ def tokens(text: str, option: str) -> list[int]:
     for one in filter(None, (piece.strip() for piece in text.split(","))):
         digits, unit = (one[:-1], 1024) if one[-1] in "kK" else (one, 1)
         if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) * unit <= 1 << 30:
-            raise ConfigError(f"{option}: got {one!r}; expected numbers of tokens such as 1K,8K,32768")
+            raise ConfigError(f"{option}: got {one!r}; expected numbers such as 1K,8K,32768")
         counts.append(int(digits) * unit)
     return sorted(set(counts))
+
+
+def needed(text: str, option: str) -> tuple[int, ...]:
+    """`tokens`, at least one."""
+    found = tuple(tokens(text, option))
+    if not found:
+        raise ConfigError(f"{option}: got nothing; expected numbers such as 1K,8K,32768")
+    return found

@@ -1,0 +1,136 @@
+"""`prfaas profile measure`: the run at a terminal: progress, Ctrl-C, and what is written. It times nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import click
+
+from prfaas.cli.profileshow import seconds
+from prfaas.cli.progress import StepLine
+from prfaas.core.errors import ConfigError, RemoteError
+from prfaas.measure.ask import Endpoint, discover, endpoint_url
+from prfaas.measure.fit import profile_of_samples
+from prfaas.measure.prompts import Prompts
+from prfaas.measure.run import Measuring
+from prfaas.measure.samples import Journal, Probe, Run, Settings, probes
+from prfaas.model.profilefile import ProfileFile
+from prfaas.runtime.client import make_session
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says."""
+
+    url: str
+    out: Path
+    model: str | None
+    api_key: str | None
+    settings: Settings
+    timeout_s: float
+    name: str | None
+    source: str | None
+    fresh: bool
+
+    @property
+    def journal(self) -> Path:
+        """Where samples are kept until the profile is written."""
+        return self.out.with_name(self.out.name + ".journal")
+
+
+@dataclass(slots=True)
+class Shown:
+    """Progress on standard error."""
+
+    repeats: int
+    of: int
+    step: StepLine = field(default_factory=lambda: StepLine(sys.stderr))
+    since: float = field(default_factory=time.monotonic)
+    at: dict[Probe, int] = field(default_factory=dict)
+
+    def begun(self, probe: Probe, repeat: int) -> None:
+        """A sample is being taken."""
+        if probe not in self.at:
+            self.at[probe] = len(self.at)
+            self.since = time.monotonic()
+        self.step(f"{probe.text()}, {self.repeats} times", time.monotonic() - self.since)
+
+    def settled(self, probe: Probe, times: list[int], why: str) -> None:
+        """A probe is over."""
+        self.step.done()
+        if why:
+            click.echo(f"  stopped there: {why}", err=True)
+        else:
+            middle = median(times)
+            spread = (max(times) - min(times)) / middle / 2
+            click.echo(f"  {seconds(round(middle))}, give or take {spread:.1%}", err=True)
+
+
+def measured(asked: Asked) -> ProfileFile:
+    """The profile of the endpoint. Raises click's Exit with 1 when the endpoint fails, 130 when interrupted.
+
+    What was measured stays in the journal, and the same command goes on from there.
+    """
+    url = endpoint_url(asked.url)
+    if asked.fresh:
+        asked.journal.unlink(missing_ok=True)
+    try:
+        return asyncio.run(_measure(asked, url))
+    except RemoteError as error:
+        click.echo(f"{url}: {error}", err=True)
+        _kept(asked)
+        raise click.exceptions.Exit(1) from None
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted", err=True)
+        _kept(asked)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+async def _measure(asked: Asked, url: str) -> ProfileFile:
+    async with make_session(asked.api_key) as session:
+        served = await discover(session, url, asked.model)
+        journal = Journal(asked.journal, Run(url, served.model, asked.settings))
+        try:
+            wanted = list(probes(asked.settings))
+            if journal.samples:
+                click.echo(f"going on from {asked.journal}: {len(journal.samples)} samples", err=True)
+            click.echo(f"{url}: {served.model}, {len(wanted)} points, {asked.settings.repeats} times each", err=True)
+            shown = Shown(asked.settings.repeats, len(wanted))
+            endpoint = Endpoint(session, url, served, asked.timeout_s)
+            prompts = Prompts(random.SystemRandom())
+            try:
+                await Measuring(endpoint, asked.settings, journal, prompts, shown.begun, shown.settled).run()
+            finally:
+                shown.step.done()
+        finally:
+            journal.close()
+    source = f"{asked.source}; " if asked.source else ""
+    source += f"{served.model} at {url}, measured by prfaas profile measure"
+    said, prefill, decode = profile_of_samples(journal.samples, asked.name or asked.out.stem, source, date.today())
+    click.echo(f"prefill: {prefill.text()}\ndecode: {decode.text()}", err=True)
+    return said
+
+
+def finish(asked: Asked) -> None:
+    """The profile is written: the samples are kept beside it, and the next run begins anew."""
+    kept = asked.out.with_name(asked.out.name + ".samples")
+    try:
+        asked.journal.replace(kept)
+    except OSError as error:
+        raise ConfigError(f"{asked.journal}: cannot be renamed: {error.strerror}") from None
+    click.echo(f"the samples are kept in {kept}", err=True)
+
+
+def _kept(asked: Asked) -> None:
+    if asked.journal.exists():
+        lines = asked.journal.read_bytes().count(b'"kind":"sample"')
+        click.echo(f"{lines} samples are kept in {asked.journal}; the same command goes on from there", err=True)
