@@ -7,7 +7,9 @@ commands and polls for what happened; neither waits for the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -186,6 +188,7 @@ class Mover:
             log.debug("the mover has ended")
 
     def _run(self) -> None:
+        _unbind()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._live())
@@ -293,3 +296,10 @@ class Mover:
             blocks_in_use=self._blocks_held(),
             transfers_in_use=transfers,
         )
+
+
+def _unbind() -> None:
+    """Let this thread run wherever the parent may: vLLM binds a CPU worker to the cores that it computes on, and on
+    those the thread would slow down what it waits for."""
+    with contextlib.suppress(AttributeError, OSError):  # not on this system; the parent is gone
+        os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
