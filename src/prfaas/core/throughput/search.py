@@ -46,7 +46,8 @@ class Search:
         self.away = Away(site, splits)
 
     def best(self) -> Shape:
-        """The best shape. Where many thresholds do as well, since decode is the limit, the one with most room (eq. 7)."""
+        """The best shape. Where many thresholds do as well, since decode is the limit, the one with most room (eq.
+        7)."""
         cut = self._best_cut(lambda at: self.local(at)[0])
         n_p = self.local(cut)[1]
         return self.with_nodes(n_p)

@@ -1,7 +1,7 @@
 """The best use of prefill nodes and links: how much each PrfaaS cluster takes, of which length, from which PD cluster.
 
-It knows rates and tables; it does not know thresholds' whys or whole nodes: those are `search`'s. One PrfaaS cluster, or
-one class of lengths and one PD cluster, have closed forms (eq. 3); everything else is a `packing`.
+It knows rates and tables; it does not know thresholds' whys or whole nodes: those are `search`'s. One PrfaaS cluster,
+or one class of lengths and one PD cluster, have closed forms (eq. 3); everything else is a `packing`.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Away:
 class Anywhere:
     """What all prefill nodes can take when each request may be prefilled at home or at any remote.
 
-    `blind`: a request's length is not looked at (one class, of mean cost by the formulas); else each bin has its own best
-    place, and that no rule by length can beat.
+    `blind`: a request's length is not looked at (one class, of mean cost by the formulas); else each bin has its own
+    best place, and that no rule by length can beat.
     """
 
     def __init__(self, site: Site, splits: Splits, *, blind: bool) -> None:
