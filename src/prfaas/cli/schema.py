@@ -9,6 +9,7 @@ import click
 SCHEMAS = {
     "topology": ("prfaas.config.schema", "topology_schema"),
     "model": ("prfaas.model.hf.report", "model_schema"),
+    "profile": ("prfaas.model.profileschema", "profile_schema"),
 }
 """What -> the module and the function that make its schema."""
 
