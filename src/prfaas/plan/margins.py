@@ -40,13 +40,12 @@ class BreakEven:
     """Where PrfaaS stops paying against as many homogeneous nodes. None: it does not stop, or never pays.
 
     `binds_bps`: all links together, below which they are the limit; `bandwidth_bps`: below which the rate is no better.
-    `price_ratio`: price of a PrfaaS node over that of a PD node above which a request costs more. `hits`: share of the
+    `hits`: share of the
     tokens that are computed now which a cache would have to save.
     """
 
     binds_bps: float | None
     bandwidth_bps: float | None
-    price_ratio: float | None
     hits: float | None
 
 
@@ -90,20 +89,11 @@ class Margins:
         return BreakEven(
             binds * self.links_bps if binds is not None else None,
             pays * self.links_bps if pays is not None else None,
-            self._price_ratio(now),
             self._hits(now),
         )
 
     def _rate(self, factor: float) -> float:
         return Search(self.site.with_links(factor), self.splits).best().rate
-
-    def _price_ratio(self, now: Answer) -> float | None:
-        """r with (N_prfaas * r + N_pd) / Lambda equal to N_homogeneous / Lambda_homogeneous, in PD nodes' price."""
-        remote = sum(one.nodes for one in self.site.remotes)
-        home = sum(one.nodes for one in self.site.homes)
-        same = sum(grown(self.site, self.splits, self.budget, self.costs))
-        ratio = (now.ratio * same - home) / remote
-        return ratio if ratio > 0 else None
 
     def _hits(self, now: Answer) -> float | None:
         """The first share at which it pays no more: whole nodes make the ratio jump, so it is looked for in steps."""

@@ -12,7 +12,7 @@ from prfaas.core.throughput.split import Formulas
 from prfaas.plan.designs import Design, Designs
 from prfaas.plan.inputs import Inputs
 from prfaas.plan.margins import BreakEven, Margins
-from prfaas.plan.money import per_million_tokens
+from prfaas.plan.money import egress_per_request, per_million_tokens, price_per_hour
 
 NAMES = ("prfaas", "homogeneous", "naive", "balanced")
 
@@ -50,8 +50,7 @@ class Plan:
         clusters = inputs.said.clusters.values()
         self.gpus = sum(cluster.nodes * cluster.gpus for cluster in clusters)
         self.gpu_costs = [float(cluster.gpus) for cluster in homes]
-        self.priced = all(cluster.price for cluster in homes)
-        self.hourly = sum((cluster.price or 0.0) * cluster.nodes for cluster in clusters)
+        self.priced = all(cluster.price for cluster in homes) and all(c.price is not None for c in clusters)
         self.price_costs = [cluster.price or 0.0 for cluster in homes]
 
     @cached_property
@@ -79,6 +78,19 @@ class Plan:
         """Where it stops paying."""
         return self.margins.break_even()
 
+    @cached_property
+    def price_ratio(self) -> float | None:
+        """The price of a PrfaaS node over that of a PD node above which a request costs more than with as many
+        homogeneous accelerators: where (N_prfaas * r + N_pd) / Lambda and N_homogeneous / Lambda_homogeneous meet. With
+        prices, what KV costs on links counts too. None: it costs more at any."""
+        ours, same = self.exact.prfaas, self.exact.homogeneous
+        home = sum(one.nodes for one in ours.site.homes)
+        nodes = sum(one.nodes for one in same.site.homes)
+        pd_hour = (price_per_hour(same, self.inputs) or 0.0) / nodes
+        egress = 3600 * egress_per_request(ours, self.inputs) / pd_hour if pd_hour else 0.0
+        ratio = (ours.rate * (nodes / same.rate - egress) - home) / ours.n_prfaas
+        return ratio if ratio > 0 else None
+
     def cost(self, design: Design) -> float | None:
         """Price of a million tokens; None without prices."""
         return per_million_tokens(design, self.inputs)
@@ -88,7 +100,7 @@ class Plan:
         prfaas = designs.prfaas()
         same_cost = None
         if self.priced:
-            same_cost = designs.homogeneous(self.hourly, self.price_costs, "homogeneous_same_cost")
+            same_cost = designs.homogeneous(self._spent(prfaas), self.price_costs, "homogeneous_same_cost")
         return Compared(
             formulas,
             prfaas,
@@ -97,4 +109,10 @@ class Plan:
             designs.balanced(prfaas.n_p),
             designs.balanced(),
             same_cost,
+        )
+
+    def _spent(self, design: Design) -> float:
+        """What an hour of it costs at Lambda_max, KV on priced links included."""
+        return (price_per_hour(design, self.inputs) or 0.0) + 3600 * design.rate * egress_per_request(
+            design, self.inputs
         )

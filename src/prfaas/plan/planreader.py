@@ -56,6 +56,9 @@ def _problems(said: PlanFile) -> Iterator[Problem]:
     for name in said.clusters:
         if priced and name not in priced:
             yield ("clusters", name), f"`price` is missing; expected it here, since {sorted(priced)[0]} has one"
+    for at, link in enumerate(said.links):
+        if link.price is not None and not priced:
+            yield ("links", at, "price"), "given, but no cluster has one; expected `price` in every cluster too"
 
 
 def _cluster(where: Where, cluster: PlanCluster, said: PlanFile) -> Iterator[Problem]:
