@@ -66,6 +66,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2, half windowed": _BASE
     | _FEW
     | {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
+    "qwen2_moe": _BASE | _FEW | _SHARED,
     "qwen3": _BASE | _GQA,
     "qwen3_moe": _BASE | _GQA | _EXPERTS,
     "gemma3_text": _BASE | _GQA | {"sliding_window": WINDOW, "sliding_window_pattern": 3},
@@ -96,6 +97,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model_type": "qwen3_5",
         "dtype": "bfloat16",
         "text_config": _BASE | _GQA | _GDN | {"model_type": "qwen3_5_text"},
+    },
+    "qwen3_5_moe, nested": {
+        "model_type": "qwen3_5_moe",
+        "dtype": "bfloat16",
+        "text_config": _BASE | _GQA | _GDN | _SHARED | {"model_type": "qwen3_5_moe_text"},
     },
     "olmo_hybrid": _BASE | _MHA | _GDN | {"linear_num_key_heads": 4},
     "kimi_linear": _BASE
