@@ -21,9 +21,9 @@ class Convention:
 
 
 SERVED = Convention("served", 0, False)
-"""As vLLM 0.32 and SGLang 0.5.23 keep it, with float32 recurrent states. That is SGLang's default; vLLM's option for
-it is `--mamba-ssm-cache-dtype float32`, since its `auto` keeps Mamba, GDN and Lightning states in the model's dtype when
-the config is silent."""
+"""As vLLM 0.32 and SGLang 0.5.23 keep it, with float32 recurrent states. That is SGLang's default. vLLM's option for
+it is `--mamba-ssm-cache-dtype float32`: its `auto` keeps Mamba, GDN and Lightning states in the model's dtype when the
+config is silent."""
 
 TRANSFORMERS = Convention("transformers", 1, True)
 """As transformers 5.24 keeps it: a convolution's state is as wide as its kernel."""
