@@ -21,13 +21,22 @@ from prfaas.plan.topologyfile import write_topology_file
 @click.option(
     "--topology", type=click.Path(path_type=Path), help="Write a topology of emulated nodes like it, for `prfaas up`."
 )
-def command(file: Path, exact: bool, as_json: bool, topology: Path | None) -> None:
+@click.option("--plots", type=click.Path(path_type=Path), help="Draw pictures into this directory (needs matplotlib).")
+@click.option("--plot-format", type=click.Choice(("svg", "png")), default="svg", show_default=True, help="Of pictures.")
+def command(
+    file: Path, exact: bool, as_json: bool, topology: Path | None, plots: Path | None, plot_format: str
+) -> None:
     """Compare designs for the model, traffic, clusters and links that FILE describes."""
     said, document = read_plan(file)
     plan = Plan(read_inputs(said, document))
     compared = plan.exact if exact else plan.paper
     if topology is not None:
         write_topology_file(plan, topology)
+    if plots is not None:
+        from prfaas.plan.plots import draw_all
+
+        for path in draw_all(plan, plots, plot_format):
+            click.echo(f"drawn: {path}", err=True)
     if as_json:
         click.echo(answer_json(answer(plan, compared)), nl=False)
     else:

@@ -47,9 +47,10 @@ def _lines(plan: Plan) -> Iterator[str]:
     n_p = dict(zip(inputs.homes, counts[width : width + homes], strict=True))
     n_d = dict(zip(inputs.homes, counts[width + homes :], strict=True))
     whole = sum(cluster.nodes for cluster in inputs.said.clusters.values())
-    yield f"# Written by `prfaas plan`: {whole} nodes as {sum(counts)} emulated ones. A second of a profile takes"
-    yield f"# {TIME_SCALE:g} s, a byte of KV in {1 / BYTES_SCALE:.0f} is made, and links are as much thinner, so that what"
-    yield f"# binds there binds here. Rates are {1 / TIME_SCALE:g} times the plan's, times the part of the nodes that is kept."
+    kept, bytes_part = f"{whole} nodes as {sum(counts)} emulated ones", f"{1 / BYTES_SCALE:.0f}"
+    yield f"# Written by `prfaas plan`: {kept}. A second of a profile takes {TIME_SCALE:g} s,"
+    yield f"# a byte of KV in {bytes_part} is made, and links are as much thinner, so that what binds there binds here."
+    yield f"# Rates are {1 / TIME_SCALE:g} times the plan's, times the part of the nodes that is kept."
     if layout != inputs.said.model:
         yield f"# {inputs.said.model} is not emulated: {layout} stands in, with as many bytes for the mean prompt."
     yield ""
@@ -73,8 +74,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield ""
     yield "links:"
     for link in inputs.said.links:
-        kept = remotes[link.source] / inputs.said.clusters[link.source].nodes
-        bps = link.bandwidth_bps * kept * BYTES_SCALE / TIME_SCALE
+        part = remotes[link.source] / inputs.said.clusters[link.source].nodes
+        bps = link.bandwidth_bps * part * BYTES_SCALE / TIME_SCALE
         rtt = Duration(round(link.rtt_ns * TIME_SCALE / 1e3) * 1000)
         yield (
             f"  - {{from: {link.source}, to: {link.target}, bandwidth: {Bandwidth(max(1, _three(bps))).text()}, "
@@ -90,8 +91,15 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _nodes(prefix: str, role: str, count: int, engine: str) -> Iterator[str]:
+    """Equal nodes: the first says what the engine is, the others refer to it."""
+    anchor = f"{prefix.rstrip('-')}-engine"
     for at in range(1, count + 1):
-        yield f"      - {{name: {prefix}{at}, role: {role}, engine: {engine}}}}}"
+        if at == 1:
+            yield f"      - name: {prefix}1"
+            yield f"        role: {role}"
+            yield f"        engine: &{anchor} {engine}}}"
+        else:
+            yield f"      - {{name: {prefix}{at}, role: {role}, engine: *{anchor}}}"
 
 
 def _layout(inputs: Inputs) -> tuple[str, float]:
@@ -116,5 +124,6 @@ def _three(value: float) -> int:
 
 def _longest(inputs: Inputs) -> int:
     """Tokens of the longest prompt and answer, in whole thousands of 1024."""
-    longest = max(context for rows in inputs.workload.rows for _, context, _ in rows) + inputs.workload.output
-    return -(-int(longest + 1) // 1024) * 1024
+    workload = inputs.workload
+    longest = max(workload.lengths.tops[-1], *(context for rows in workload.rows for _, context, _ in rows))
+    return -(-int(longest + workload.output + 1) // 1024) * 1024

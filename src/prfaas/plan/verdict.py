@@ -106,6 +106,6 @@ def _promises(plan: Plan) -> Iterator[str]:
         load = said.traffic.rate / exact.prfaas.rate
         word = "is enough" if load < 1 else "is not enough"
         yield (
-            f"{said.traffic.rate:g} requests a second come: prfaas {word} ({percent(load)} of what it sustains; waiting "
-            "grows steeply above 80 to 85 %)."
+            f"{said.traffic.rate:g} requests a second come: prfaas {word} ({percent(load)} of what it sustains; "
+            "waiting grows steeply above 80 to 85 %)."
         )
