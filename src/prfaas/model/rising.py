@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 PASSES = 100
+CLOSE = 1e-6
+"""Passes end when none moves a value by a larger share."""
 
 Grid = dict[tuple[int, int], float]
 """Values by (group, x)."""
@@ -36,7 +38,7 @@ def raised(values: Mapping[tuple[int, int], float], *, across: bool) -> Grid:
             for key in sorted({at[axis] for at in found}):
                 line = [at for at in found if at[axis] == key]
                 found.update(zip(line, rising([found[at] for at in line]), strict=True))
-        if found == before:
+        if all(abs(found[at] - before[at]) <= CLOSE * before[at] for at in found):
             break
     return _climbed(found, axes)
 
