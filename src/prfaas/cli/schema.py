@@ -9,6 +9,8 @@ import click
 SCHEMAS = {
     "topology": ("prfaas.config.schema", "topology_schema"),
     "model": ("prfaas.model.hf.report", "model_schema"),
+    "plan": ("prfaas.plan.planschema", "plan_schema"),
+    "planfile": ("prfaas.plan.planschema", "planfile_schema"),
     "profile": ("prfaas.model.profileschema", "profile_schema"),
 }
 """What -> the module and the function that make its schema."""

@@ -92,7 +92,8 @@ class Inputs:
 
     def coarse(self) -> Inputs:
         """The same with fewer bins, for what is computed many times over."""
-        return replace(self, workload=_workload(self.said, self.kv_bytes, COARSE))
+        bins = COARSE if len(self.remotes) == 1 else COARSE // 2
+        return replace(self, workload=_workload(self.said, self.kv_bytes, bins))
 
     def _bandwidth(self, source: str, target: str) -> float:
         link = self.said.link(source, target)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from prfaas.core.throughput.search import Search
+from prfaas.core.throughput.search import Search, Shape
 from prfaas.core.throughput.site import Site
 from prfaas.core.throughput.split import Splits
 from prfaas.plan.designs import grown
@@ -57,12 +57,13 @@ class Margins:
         self.budget, self.costs = budget, costs
         self.site = self.inputs.site()
         self.splits = Splits(self.site, "exact")
+        self._last: Search | None = None
         self.links_bps = sum(bps for home in self.site.homes for bps in home.links_bps)
 
     def of(self, site: Site, splits: Splits | None = None) -> Answer:
         """The answer for another site. `splits`: those of its tables, when they are known."""
         splits = splits or Splits(site, "exact")
-        shape = Search(site, splits).best()
+        shape = self._best(site, splits)
         alone = site.alone(grown(site, splits, self.budget, self.costs))
         same = Search(alone, splits.alone()).with_cut(len(site.lengths))
         n_d = tuple(home.nodes - n for home, n in zip(site.homes, shape.n_p, strict=True))
@@ -93,7 +94,11 @@ class Margins:
         )
 
     def _rate(self, factor: float) -> float:
-        return Search(self.site.with_links(factor), self.splits).best().rate
+        return self._best(self.site.with_links(factor), self.splits).rate
+
+    def _best(self, site: Site, splits: Splits) -> Shape:
+        self._last = Search(site, splits, self._last)
+        return self._last.best()
 
     def _hits(self, now: Answer) -> float | None:
         """The first share at which it pays no more: whole nodes make the ratio jump, so it is looked for in steps."""

@@ -29,14 +29,15 @@ class Taken:
 
 
 class Away:
-    """What the remotes of `site` can take when all bins from a cut on are theirs."""
+    """What the remotes of `site` can take when all bins from a cut on are theirs. `like`: of a site with the same
+    links, so that what was found there is tried here first."""
 
-    def __init__(self, site: Site, splits: Splits) -> None:
+    def __init__(self, site: Site, splits: Splits, like: Away | None = None) -> None:
         self.site, self.splits = site, splits
         self.homes = [at for at, home in enumerate(site.homes) if home.linked]
         self.closed = len(site.remotes) == 1 or (splits.formulas == "paper" and len(self.homes) == 1)
         self._rates: dict[int, float] = {}
-        self._start: list[Pattern] = []
+        self._start: list[Pattern] = list(like._start) if like else []
 
     def rate(self, cut: int) -> float:
         """Requests a second of all lengths; inf where nothing is long. Never falls with the cut when exact."""
