@@ -13,6 +13,8 @@ from typing import Any
 from aiohttp import web
 
 BASE = 2
+STEP_S = 0.001
+"""So that tokens come apart, as they do from a model."""
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Fake:
     asked: list[dict[str, Any]] = field(default_factory=list)
     _lanes: list[asyncio.Event] = field(default_factory=list)
     _waiting: list[asyncio.Event] = field(default_factory=list)
+    _last: tuple[int, int] = (0, 0)
 
     def app(self) -> web.Application:
         """To serve."""
@@ -81,8 +84,7 @@ class Fake:
         self._lanes.append(mine)
         if place < self.room:
             await self._send(response, body, words, 1)
-        if len(self._lanes) == self.batches[0]:
-            self.batches.pop(0)
+        if len(self._lanes) == self._size(body["max_tokens"]):
             self._waiting, self._lanes = self._lanes[self.room :], self._lanes[: self.room]
             for lane in self._lanes:
                 lane.set()
@@ -91,10 +93,19 @@ class Fake:
         try:
             for count in range(2 if place < self.room else 1, body["max_tokens"] + 1):
                 await self._send(response, body, words, count)
-                await asyncio.sleep(0)
+                await asyncio.sleep(STEP_S)
         finally:
             for lane in self._waiting:
                 lane.set()
+
+    def _size(self, tokens: int) -> int:
+        """How many come: as many as before when they ask again for four times as much."""
+        if tokens == 4 * self._last[0]:
+            return self._last[1]
+        if len(self._lanes) == self.batches[0]:
+            self._last = tokens, self.batches.pop(0)
+            return self._last[1]
+        return self.batches[0]
 
     async def _send(self, response: web.StreamResponse, body: dict[str, Any], words: int, count: int) -> None:
         chunk: dict[str, Any] = {"choices": [{"index": 0, "text": "x"}]}
