@@ -68,7 +68,7 @@ def row(model: str, tokens: int) -> Row:
 def table(found: list[Row]) -> str:
     """As Markdown."""
     lines = [
-        "| model | tokens | KV, MiB | phi_kv, Gbps (paper) | prefill that it implies, s | aiconfigurator, s | more, s | ratio |",
+        "| model | tokens | KV, MiB | phi_kv, Gbps | implied prefill, s | aiconfigurator, s | more, s | ratio |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for one in found:

@@ -120,7 +120,7 @@ def test_measure(tmp_path: Path) -> None:
         code, said, told = prfaas("measure", url, "--out", out, *FEW, "--source", "a fake", env={"OPENAI_API_KEY": "k"})
     assert (code, said) == (0, f"{out}: 2 prefill and 2 decode points, measured\n")
     lines = told.splitlines()
-    assert lines[:2] == [f"{url}/v1: fake, 4 points, 2 times each", "prefill of 300 tokens, 2 times ..."]
+    assert lines[:2] == [f"{url}/v1: fake, 4 points, 2 times each", "1 of 4: prefill of 300 tokens, 2 times ..."]
     assert [line for line in lines if line.startswith("decode: held-out repeats are off by ")]
     assert lines[-1] == f"the samples are kept in {out}.samples"
     profile = read_profile_file(out)

@@ -52,17 +52,17 @@ class Shown:
     """Progress on standard error."""
 
     repeats: int
-    of: int
+    wanted: list[Probe]
     step: StepLine = field(default_factory=lambda: StepLine(sys.stderr))
     since: float = field(default_factory=time.monotonic)
-    at: dict[Probe, int] = field(default_factory=dict)
+    now: Probe | None = None
 
     def begun(self, probe: Probe, repeat: int) -> None:
         """A sample is being taken."""
-        if probe not in self.at:
-            self.at[probe] = len(self.at)
-            self.since = time.monotonic()
-        self.step(f"{probe.text()}, {self.repeats} times", time.monotonic() - self.since)
+        if probe != self.now:
+            self.now, self.since = probe, time.monotonic()
+        place = f"{self.wanted.index(probe) + 1} of {len(self.wanted)}"
+        self.step(f"{place}: {probe.text()}, {self.repeats} times", time.monotonic() - self.since)
 
     def settled(self, probe: Probe, times: list[int], why: str) -> None:
         """A probe is over."""
@@ -104,7 +104,7 @@ async def _measure(asked: Asked, url: str) -> ProfileFile:
             if journal.samples:
                 click.echo(f"going on from {asked.journal}: {len(journal.samples)} samples", err=True)
             click.echo(f"{url}: {served.model}, {len(wanted)} points, {asked.settings.repeats} times each", err=True)
-            shown = Shown(asked.settings.repeats, len(wanted))
+            shown = Shown(asked.settings.repeats, wanted)
             endpoint = Endpoint(session, url, served, asked.timeout_s)
             prompts = Prompts(random.SystemRandom())
             try:
