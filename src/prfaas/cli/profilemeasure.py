@@ -60,13 +60,20 @@ class Shown:
     def begun(self, probe: Probe, repeat: int) -> None:
         """A sample is being taken."""
         if probe != self.now:
-            self.now, self.since = probe, time.monotonic()
+            self.now, self.since, self.step = probe, time.monotonic(), StepLine(sys.stderr)
+        self.tick()
+
+    def tick(self) -> None:
+        """Time goes by."""
+        if (probe := self.now) is None:
+            return
         place = f"{self.wanted.index(probe) + 1} of {len(self.wanted)}"
         self.step(f"{place}: {probe.text()}, {self.repeats} times", time.monotonic() - self.since)
 
     def settled(self, probe: Probe, times: list[int], why: str) -> None:
         """A probe is over."""
         self.step.done()
+        self.now = None
         if why:
             click.echo(f"  stopped there: {why}", err=True)
         else:
@@ -107,9 +114,11 @@ async def _measure(asked: Asked, url: str) -> ProfileFile:
             shown = Shown(asked.settings.repeats, wanted)
             endpoint = Endpoint(session, url, served, asked.timeout_s)
             prompts = Prompts(random.SystemRandom())
+            ticking = asyncio.create_task(_ticking(shown))
             try:
                 await Measuring(endpoint, asked.settings, journal, prompts, shown.begun, shown.settled).run()
             finally:
+                ticking.cancel()
                 shown.step.done()
         finally:
             journal.close()
@@ -128,6 +137,12 @@ def finish(asked: Asked) -> None:
     except OSError as error:
         raise ConfigError(f"{asked.journal}: cannot be renamed: {error.strerror}") from None
     click.echo(f"the samples are kept in {kept}", err=True)
+
+
+async def _ticking(shown: Shown) -> None:
+    while True:
+        await asyncio.sleep(1)
+        shown.tick()
 
 
 def _kept(asked: Asked) -> None:
