@@ -20,11 +20,12 @@ from prfaas.model.hf.load import load_layout
 from prfaas.model.profile import Profile
 from prfaas.model.profilefile import load_profile
 from prfaas.plan.planfile import LogNormal, PlanCluster, PlanFile, Trace
-from prfaas.plan.trace import read_trace, with_hits, without_hits
+from prfaas.plan.trace import Asked, read_trace, with_hits, without_hits
 from prfaas.plan.workload import Workload, from_asked, from_lognormal
 
 FINE, MIDDLE, COARSE = 2048, 384, 256
 """Bins of length: with one PrfaaS cluster, with several, and for what is computed many times over."""
+COARSE_ROWS = 4
 MOST_BATCH = 1 << 14
 
 T = TypeVar("T")
@@ -34,9 +35,11 @@ KvBytes = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """All that a plan rests on. `batches`: sequences a decode node runs at once, of each pd cluster."""
+    """All that a plan rests on. `asked`: the trace's requests, if there is one. `batches`: sequences a decode node
+    runs at once, of each pd cluster."""
 
     said: PlanFile
+    asked: tuple[Asked, ...]
     workload: Workload
     kv_bytes: KvBytes
     profiles: dict[str, Profile]
@@ -66,7 +69,9 @@ class Inputs:
     def site(self, workload: Workload | None = None) -> Site:
         """The plain numbers. `workload`: another one than the file's."""
         workload = workload or self.workload
-        tables = {name: self.prefill_s(name, workload) for name in self.said.clusters}
+        named = {cluster.profile: name for name, cluster in self.said.clusters.items()}
+        of_profile = {profile: self.prefill_s(name, workload) for profile, name in named.items()}
+        tables = {name: of_profile[cluster.profile] for name, cluster in self.said.clusters.items()}
         whole = sum(cluster.nodes for cluster in self.homes.values())
         return Site(
             workload.lengths,
@@ -93,7 +98,7 @@ class Inputs:
     def coarse(self) -> Inputs:
         """The same with fewer bins, for what is computed many times over."""
         bins = COARSE if len(self.remotes) == 1 else COARSE // 2
-        return replace(self, workload=_workload(self.said, self.kv_bytes, bins))
+        return replace(self, workload=_workload(self.said, self.asked, bins, COARSE_ROWS))
 
     def _bandwidth(self, source: str, target: str) -> float:
         link = self.said.link(source, target)
@@ -106,9 +111,10 @@ def read_inputs(said: PlanFile, document: Document) -> Inputs:
     profiles = {name: _profile(said, name, document) for name in said.clusters}
     kv_bytes = grouped(layout)
     bins = FINE if len(said.of_kind("prfaas")) == 1 else MIDDLE
-    workload = _named(document, ("traffic", "lengths"), lambda: _workload(said, kv_bytes, bins))
+    asked = _named(document, ("traffic", "lengths"), lambda: _asked(said, kv_bytes))
+    workload = _named(document, ("traffic", "lengths"), lambda: _workload(said, asked, bins))
     batches = {name: _batch(said, name, profiles[name], kv_bytes, workload, document) for name in said.of_kind("pd")}
-    return Inputs(said, workload, kv_bytes, profiles, batches)
+    return Inputs(said, asked, workload, kv_bytes, profiles, batches)
 
 
 def grouped(layout: KVLayout) -> KvBytes:
@@ -117,7 +123,18 @@ def grouped(layout: KVLayout) -> KvBytes:
     return lambda length: sum(count * part.bytes_at(length) for part, count in alike.items())
 
 
-def _workload(said: PlanFile, kv_bytes: KvBytes, bins: int) -> Workload:
+def _asked(said: PlanFile, kv_bytes: KvBytes) -> tuple[Asked, ...]:
+    """The trace's requests; none when lengths are not from a trace."""
+    lengths = said.traffic.lengths
+    if isinstance(lengths, LogNormal):
+        return ()
+    rows = read_trace(Path(lengths.file))
+    return tuple(
+        with_hits(rows, lengths.block_tokens, _blocks(lengths, kv_bytes)) if lengths.hits else without_hits(rows)
+    )
+
+
+def _workload(said: PlanFile, asked: tuple[Asked, ...], bins: int, rows: int | None = None) -> Workload:
     lengths, output = said.traffic.lengths, said.traffic.output
     if isinstance(lengths, LogNormal):
         assert output is not None
@@ -125,9 +142,7 @@ def _workload(said: PlanFile, kv_bytes: KvBytes, bins: int) -> Workload:
             return from_lognormal(lengths.mu, lengths.sigma, lengths.least, lengths.most, output, bins)
         except InvariantError as error:
             raise ConfigError(f"{error}; expected another range") from None
-    rows = read_trace(Path(lengths.file))
-    asked = with_hits(rows, lengths.block_tokens, _blocks(lengths, kv_bytes)) if lengths.hits else without_hits(rows)
-    return from_asked(asked, output, bins)
+    return from_asked(asked, output, bins, rows)
 
 
 def _blocks(trace: Trace, kv_bytes: KvBytes) -> int | None:

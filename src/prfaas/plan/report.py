@@ -23,7 +23,7 @@ HEADS = {
     "balanced": "balanced",
 }
 FORMULAS = {
-    "paper": "the paper's formulas (one representative length a class)",
+    "paper": "by the paper's formulas (one representative length a class)",
     "exact": "exact (integrated over the lengths)",
 }
 PARTS = (0.02, 0.04, 0.08, 0.12, 0.16, 0.25, 0.5, 1.0)
@@ -111,7 +111,7 @@ def _designs(plan: Plan, compared: Compared) -> str:
         rows.append(row(f"spare: {STAGES[stage].removeprefix('the ')}", lambda one, stage=stage: _spare(one, stage)))  # type: ignore[misc]
     if any(plan.cost(one) is not None for one in designs):
         rows.append(row("cost of 1M tokens", lambda one: number(plan.cost(one), 3)))
-    text = [f"Designs, each at its best, by {FORMULAS[compared.formulas]}", table(rows)]
+    text = [f"Designs, each at its best, {FORMULAS[compared.formulas]}", table(rows)]
     text.append(
         "  TTFT is bare prefill time, integrated over the lengths: no queue, no transfer, no round trip is in it."
     )
@@ -201,6 +201,8 @@ def _rests_on(inputs: Inputs) -> str:
             lines.append(f"  {profile.name}: {profile.source} ({profile.date})")
             outside = inputs.extrapolated(name)
             if outside > 0.001:
-                lines.append(f"    {percent(outside, 1)} of the requests lie outside its points: extrapolated")
+                lines.append(
+                    f"    {percent(outside, 1)} of the requests lie outside its points (length, or what is cached)"
+                )
     lines += [wrapped(note) for note in inputs.said.notes]
     return "\n".join(lines)

@@ -6,7 +6,7 @@ It knows lengths; it does not know hardware or models. Any cost of a request bec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prfaas.core.throughput.lengths import Lengths, histogram, lognormal
@@ -59,13 +59,25 @@ def from_lognormal(mu: float, sigma: float, least: int, most: int, output: float
     return Workload(lengths, rows, output)
 
 
-def from_asked(asked: Iterable[Asked], output: float | None, bins: int) -> Workload:
-    """Recorded requests, all of equal weight. `output` None: their mean, at least a token."""
+def from_asked(asked: Iterable[Asked], output: float | None, bins: int, rows: int | None = None) -> Workload:
+    """Recorded requests, all of equal weight. `output` None: their mean, at least a token. `rows`: of a bin, at most so
+    many kinds of request, each the mean of some with much the same context."""
     requests = list(asked)
     lengths = histogram(Counter(one.uncached for one in requests).items(), bins)
     share = 1 / len(requests)
-    rows: list[list[tuple[float, float, float]]] = [[] for _ in lengths.tops]
-    for (uncached, context), count in sorted(Counter((one.uncached, one.context) for one in requests).items()):
-        rows[lengths.cut(uncached - 1)].append((uncached, context, count * share))
+    found: list[list[tuple[float, float, float]]] = [[] for _ in lengths.tops]
+    pairs = Counter((one.context, one.uncached) for one in requests)
+    for (context, uncached), count in sorted(pairs.items()):
+        found[lengths.cut(uncached - 1)].append((uncached, context, count * share))
     mean = sum(one.output for one in requests) * share
-    return Workload(lengths, tuple(map(tuple, rows)), output if output is not None else max(1.0, mean))
+    kept = tuple(tuple(_joined(one, rows)) for one in found)
+    return Workload(lengths, kept, output if output is not None else max(1.0, mean))
+
+
+def _joined(rows: list[tuple[float, float, float]], most: int | None) -> Iterator[tuple[float, float, float]]:
+    """Neighbours in `rows` joined, so that about `most` are left."""
+    size = 1 if most is None else -(-len(rows) // most)
+    for at in range(0, len(rows), size):
+        some = rows[at : at + size]
+        weight = sum(w for _, _, w in some)
+        yield sum(u * w for u, _, w in some) / weight, sum(c * w for _, c, w in some) / weight, weight
