@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prfaas.core.throughput.split import Splits
-from prfaas.plan.designs import grown
+from prfaas.plan.grown import grown
 from prfaas.plan.money import egress_per_request, price_per_hour
 from prfaas.plan.plan import Compared, Plan
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import inf
 from typing import Literal
 
 from prfaas.core.throughput.equations import BITS
 from prfaas.core.throughput.search import Search, Shape, whole_nodes
-from prfaas.core.throughput.site import Home, Site
+from prfaas.core.throughput.site import Site
 from prfaas.core.throughput.split import Formulas, Splits
 from prfaas.core.throughput.spread import Anywhere, Shares
+from prfaas.plan.grown import grown
+from prfaas.plan.loads import Loads, quantile, ttft
 
 Binding = Literal["prfaas", "link", "pd_p", "pd_d"]
 
@@ -180,7 +181,7 @@ class Designs:
     ) -> Design:
         site = self.site
         loads = Loads(self._costs(cut), shares)
-        times = _ttft(site, shares)
+        times = ttft(site, shares)
         used: dict[Binding, float] = {"pd_d": rate / decode if (decode := _decode(site, n_p)) else 0.0}
         if sum(n_p):
             used["pd_p"] = rate * sum(loads.here) / sum(n_p)
@@ -198,76 +199,10 @@ class Designs:
             shares,
             used,
             sum(w * s for s, w in times),
-            _quantile(times, 0.9),
+            quantile(times, 0.9),
             loads.offloaded,
             rate * loads.bits,
         )
-
-
-class Loads:
-    """What one request a second of the whole mix, spread by `shares`, asks of each part. Integrated over lengths.
-
-    `away`: busy nodes of each remote; `here`: of each home's prefill; `bits` a second over all links; `fullest_link`:
-    the largest part of a link that is used.
-    """
-
-    def __init__(self, site: Site, shares: Shares) -> None:
-        weights = site.lengths.weights
-        self.away = [0.0] * len(site.remotes)
-        self.here: list[float] = []
-        self.links: list[list[float]] = []
-        self.offloaded = self.fullest_link = 0.0
-        for home, rows in zip(site.homes, shares, strict=True):
-            stays = list(weights)
-            self.links.append([])
-            for k, (remote, row) in enumerate(zip(site.remotes, rows, strict=True)):
-                goes = [w * part for w, part in zip(weights, row, strict=True)]
-                stays = [a - b for a, b in zip(stays, goes, strict=True)]
-                self.away[k] += home.share * sum(w * s for w, s in zip(goes, remote.prefill_s, strict=True))
-                bits = home.share * BITS * sum(w * b for w, b in zip(goes, site.kv_bytes, strict=True))
-                self.offloaded += home.share * sum(goes)
-                self.links[-1].append(bits)
-                if home.links_bps[k]:
-                    self.fullest_link = max(self.fullest_link, bits / home.links_bps[k])
-            self.here.append(home.share * sum(w * s for w, s in zip(stays, home.prefill_s, strict=True)))
-
-    @property
-    def bits(self) -> float:
-        """Over all links."""
-        return sum(map(sum, self.links))
-
-
-def grown(site: Site, splits: Splits, budget: float, costs: Sequence[float]) -> tuple[int, ...]:
-    """How many nodes each home has when it grows within `budget`: as the highest rate of all needs, the rest in
-    turn."""
-    whole = splits.at(len(site.lengths)).whole_s
-
-    def needed(rate: float) -> list[int]:
-        return [max(1, _nodes_for(home, s, rate)) for home, s in zip(site.homes, whole, strict=True)]
-
-    def cost(nodes: Sequence[int]) -> float:
-        return sum(n * c for n, c in zip(nodes, costs, strict=True))
-
-    low, high = 0.0, 1e-6
-    while cost(needed(high)) <= budget * (1 + 1e-9):
-        low, high = high, high * 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if cost(needed(middle)) <= budget * (1 + 1e-9) else (low, middle)
-    nodes = needed(low)
-    spare = True
-    while spare:
-        spare = False
-        for at in range(len(nodes)):
-            if cost(nodes) + costs[at] <= budget * (1 + 1e-9):
-                nodes[at] += 1
-                spare = True
-    return tuple(nodes)
-
-
-def _nodes_for(home: Home, prefill_s: float, rate: float) -> int:
-    asked = rate * home.share
-    return -int(-asked * prefill_s // 1) - int(-asked / home.decode_rate // 1)
 
 
 def _decode(site: Site, n_p: Sequence[int]) -> float:
@@ -280,33 +215,6 @@ def _theta_pd_p(n_p: Sequence[int], short_s: Sequence[float]) -> float | None:
 
 def _theta_pd_d(site: Site, n_p: Sequence[int]) -> float:
     return sum((home.nodes - n) * home.decode_rate for home, n in zip(site.homes, n_p, strict=True))
-
-
-def _ttft(site: Site, shares: Shares) -> list[tuple[float, float]]:
-    """Prefill seconds and how many requests have them."""
-    found: list[tuple[float, float]] = []
-    for home, rows in zip(site.homes, shares, strict=True):
-        for at, weight in enumerate(site.lengths.weights):
-            stays = 1.0
-            for remote, row in zip(site.remotes, rows, strict=True):
-                if row[at] > 0:
-                    found.append((remote.prefill_s[at], home.share * weight * row[at]))
-                    stays -= row[at]
-            if stays > 1e-9:
-                found.append((home.prefill_s[at], home.share * weight * stays))
-    return sorted(found)
-
-
-def _quantile(times: Sequence[tuple[float, float]], share: float) -> float:
-    """The time that `share` of the requests do not exceed: linear between bins."""
-    total = sum(w for _, w in times)
-    done = 0.0
-    for (seconds, weight), (after, _) in pairwise([*times, times[-1]]):
-        if done + weight >= share * total:
-            part = (share * total - done) / weight
-            return seconds + (after - seconds) * max(0.0, part - 0.5)
-        done += weight
-    return times[-1][0]
 
 
 def _second(pair: tuple[str, float]) -> float:

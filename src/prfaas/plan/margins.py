@@ -12,7 +12,7 @@ from math import exp, log
 from prfaas.core.throughput.search import Search, Shape
 from prfaas.core.throughput.site import Site
 from prfaas.core.throughput.split import Splits
-from prfaas.plan.designs import grown
+from prfaas.plan.grown import grown
 from prfaas.plan.inputs import Inputs
 
 NARROWEST = 1e-5

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from prfaas.plan.designs import Design, Loads
+from prfaas.plan.designs import Design
 from prfaas.plan.inputs import Inputs
+from prfaas.plan.loads import Loads
 
 
 def price_per_hour(design: Design, inputs: Inputs) -> float | None:

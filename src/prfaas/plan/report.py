@@ -151,23 +151,20 @@ def _clusters(plan: Plan) -> Iterator[str]:
 
 
 def _break_even(plan: Plan) -> str:
-    found = plan.break_even
-    wide = plan.margins.links_bps
-    hits = "at no share below 96 %" if found.hits is None else f"at {percent(found.hits)}"
-    price = "at any price" if plan.price_ratio is None else f"above {number(plan.price_ratio)}"
+    found, wide = plan.break_even, plan.margins.links_bps
+    price, hits = plan.price_ratio, found.hits
     rows = [
-        f"links begin to bind below              {bits(found.binds_bps)}" if found.binds_bps else "links never bind",
-        f"no gain over homogeneous below         {bits(found.bandwidth_bps)}"
-        if found.bandwidth_bps
-        else "no bandwidth at which that changes",
-        f"a request costs more when a PrfaaS node's price over a PD node's is {price}",
-        f"no gain when a cache saves more of what is computed now: {hits}",
+        ["links begin to bind below", bits(found.binds_bps) if found.binds_bps else "never"],
+        ["no gain over homogeneous below", bits(found.bandwidth_bps) if found.bandwidth_bps else _always(plan)],
+        ["a request costs more when a PrfaaS node costs, in PD nodes, above", number(price) if price else "any price"],
+        ["no gain once a cache saves, of what is computed now", percent(hits) if hits else _always(plan)],
     ]
-    if found.bandwidth_bps is not None and found.bandwidth_bps > wide:
-        rows.append("the links that there are do not suffice for a gain")
-    return f"Where it stops paying (exact; all links together, {bits(wide)} now)\n" + "\n".join(
-        f"  {row}" for row in rows
-    )
+    return f"Where it stops paying (exact; all links together, {bits(wide)} now)\n{table(rows)}"
+
+
+def _always(plan: Plan) -> str:
+    """What is said where nothing changes who does more."""
+    return "never" if plan.exact.prfaas.rate > plan.exact.homogeneous.rate else "no gain now"
 
 
 def _bandwidths(plan: Plan) -> str:
