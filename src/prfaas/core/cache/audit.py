@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 def audit(pool: PrefixPool) -> None:
     """Raises InvariantError when a block is in two states or in none, when references are not what their holders are,
     when a block is stored without the one before it, when what may go is not known to, or when a count is wrong."""
-    nodes = _nodes(pool._root)
+    store = pool._store
+    nodes = _nodes(store.root)
     stateful = pool.spec.stateful
     stored = [number for node in nodes for number in node.blocks]
     stored += [number for node in nodes for number in node.state or ()]
     working = [number for job in pool._jobs.values() for number in job.blocks]
-    everywhere = sorted([*stored, *working, *pool._free.numbers()])
-    _demand(everywhere == list(range(pool.capacity_blocks)), "a block is in two states, or in none")
-    _demand(pool._working == len(working), f"{pool._working} working blocks are booked, there are {len(working)}")
-    _demand(pool._nodes == len(nodes) - 1, f"{pool._nodes} nodes are booked, there are {len(nodes) - 1}")
+    everywhere = sorted([*stored, *working, *store.free.numbers()])
+    _demand(everywhere == list(range(store.capacity_blocks)), "a block is in two states, or in none")
+    _demand(store.lent == len(working), f"{store.lent} working blocks are booked, there are {len(working)}")
+    _demand(store.nodes == len(nodes) - 1, f"{store.nodes} nodes are booked, there are {len(nodes) - 1}")
 
     pins: dict[int, int] = {}
     for job in pool._jobs.values():
         pins[id(job.node)] = pins.get(id(job.node), 0) + 1
     pinned = 0
     for node in nodes:
-        root = node is pool._root
+        root = node is store.root
         _demand(node.pins == pins.pop(id(node), 0), f"{node.pins} pins at block {node.stop}, holders differ")
         holds = root + node.pins + sum(child.holds > 0 for child in node.children.values())
         _demand(node.holds == holds, f"{node.holds} holds at block {node.stop}, expected {holds}")
@@ -54,8 +55,10 @@ def audit(pool: PrefixPool) -> None:
             may_go = not node.children and not node.holds
         _demand(not may_go or node.queued, f"the node that ends at block {node.stop} would never go")
     _demand(not pins, "somebody holds a prefix that is not stored")
-    _demand(pool._pinned == pinned, f"{pool._pinned} pinned blocks are booked, there are {pinned}")
-    _demand(len(pool._ages) <= 2 * len(nodes) + 2 * pool.capacity_blocks + 64, "entries of nodes that are gone pile up")
+    _demand(store.pinned == pinned, f"{store.pinned} pinned blocks are booked, there are {pinned}")
+    _demand(
+        len(store.ages) <= 2 * len(nodes) + 2 * store.capacity_blocks + 64, "entries of nodes that are gone pile up"
+    )
 
 
 def _nodes(root: Node) -> list[Node]:

@@ -22,112 +22,82 @@ state the oldest snapshot goes with the blocks that only it needs.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from prfaas.core.cache.audit import audit
-from prfaas.core.cache.blocks import FreeBlocks
-from prfaas.core.cache.eviction import Ages
-from prfaas.core.cache.runs import Node, follow, join, numbers, split
+from prfaas.core.cache.grants import Grant, Held, Kept
+from prfaas.core.cache.runs import Node, follow, numbers
 from prfaas.core.cache.spec import PoolSpec
+from prfaas.core.cache.store import Store
 from prfaas.core.errors import InvariantError, LocalError
 
-
-class Grant:
-    """What `begin` gave. `cached_tokens`: usable prefix, pinned; `shared_tokens`: how far the stored blocks agree with
-    the chain, at least `cached_tokens`: where the request leaves what is known, and so where a snapshot would serve
-    the next one; `blocks`: working blocks that were reserved."""
-
-    __slots__ = ("blocks", "cached_tokens", "shared_tokens")
-
-    def __init__(self, cached_tokens: int, shared_tokens: int, blocks: int) -> None:
-        self.cached_tokens = cached_tokens
-        self.shared_tokens = shared_tokens
-        self.blocks = blocks
-
-
-class Kept:
-    """What became reusable. `tokens`: length of the stored prefix now; `blocks`: numbers of its last blocks, those
-    that were not stored before; `states`: of each new snapshot its length in tokens and its block numbers, for who has
-    bytes to put there."""
-
-    __slots__ = ("blocks", "states", "tokens")
-
-    def __init__(self, tokens: int, blocks: list[int], states: list[tuple[int, list[int]]]) -> None:
-        self.tokens = tokens
-        self.blocks = blocks
-        self.states = states
-
-
-class Held:
-    """The blocks of one request. `prefix`: shared, in order; `state`: the snapshot that it resumes from; `own`: its
-    working or transfer blocks, those for tokens first and in order, then those for its running state."""
-
-    __slots__ = ("own", "prefix", "state")
-
-    def __init__(self, prefix: list[int], state: list[int], own: list[int]) -> None:
-        self.prefix = prefix
-        self.state = state
-        self.own = own
+SPARE = 64
+"""Leases that are over and let be, so that sweeping them out is rare."""
 
 
 class _Job:
-    """One request at work (`lease_ns` is None) or handed over. `node`: the end of the prefix that it pins; `room`:
-    blocks of tokens that it may fill, the prefix included."""
+    """One request at work, or handed over (`handed_over` is then its number among those). `node`: the end of the prefix
+    that it pins; `room`: blocks of tokens that it may fill, the prefix included."""
 
-    __slots__ = ("blocks", "lease_ns", "node", "room")
+    __slots__ = ("blocks", "handed_over", "node", "room")
 
     def __init__(self, node: Node, blocks: list[int], room: int) -> None:
         self.node = node
         self.blocks = blocks
         self.room = room
-        self.lease_ns: int | None = None
+        self.handed_over = 0
 
 
 class PrefixPool:
     """`capacity_blocks` equal blocks that requests work in and prefixes stay in.
 
-    Counters, all since the start: `asked_tokens` and `hit_tokens` of requests that began, `evicted_blocks`,
-    `stored_blocks` (became prefix blocks), `refused` (no room).
+    Counters since the start: `asked_tokens` and `hit_tokens` of requests that began, `refused` (no room).
     """
 
     def __init__(self, spec: PoolSpec, capacity_blocks: int) -> None:
         if capacity_blocks < 1:
             raise LocalError(f"capacity_blocks: got {capacity_blocks}; expected at least 1")
         self.spec = spec
-        self.capacity_blocks = capacity_blocks
-        self.asked_tokens = self.hit_tokens = 0
-        self.evicted_blocks = self.stored_blocks = self.refused = 0
-        self._free = FreeBlocks(capacity_blocks)
-        self._root = Node(None, 0, [], [], 0)
-        self._root.holds = 1  # never goes
-        self._ages = Ages(_snapshot_may_go if spec.stateful else _leaf_may_go)
+        self.asked_tokens = self.hit_tokens = self.refused = 0
+        self._store = Store(spec, capacity_blocks)
         self._jobs: dict[Hashable, _Job] = {}
         self._leases: list[tuple[int, int, Hashable]] = []
-        self._working = 0
-        self._pinned = 0
-        self._nodes = 0
-        self._serial = 0
-        self._tick = 0
+        self._handed_over = 0
+
+    @property
+    def capacity_blocks(self) -> int:
+        """All blocks."""
+        return self._store.capacity_blocks
 
     @property
     def used_blocks(self) -> int:
         """Blocks that are not free."""
-        return self.capacity_blocks - len(self._free)
-
-    @property
-    def prefix_blocks(self) -> int:
-        """Blocks of stored prefixes and snapshots."""
-        return self.used_blocks - self._working
+        return self._store.capacity_blocks - len(self._store.free)
 
     @property
     def working_blocks(self) -> int:
         """Working and transfer blocks."""
-        return self._working
+        return self._store.lent
+
+    @property
+    def prefix_blocks(self) -> int:
+        """Blocks of stored prefixes and snapshots."""
+        return self.used_blocks - self._store.lent
 
     @property
     def room_blocks(self) -> int:
         """Blocks that a request could get now: free, or evictable."""
-        return self.capacity_blocks - self._working - self._pinned
+        return self._store.room
+
+    @property
+    def stored_blocks(self) -> int:
+        """Blocks that became prefix blocks since the start."""
+        return self._store.stored_blocks
+
+    @property
+    def evicted_blocks(self) -> int:
+        """Prefix blocks that became free since the start."""
+        return self._store.evicted_blocks
 
     def can_ever(self, tokens: int) -> bool:
         """Whether a request of `tokens` tokens would fit an empty pool."""
@@ -136,7 +106,7 @@ class PrefixPool:
     def usable(self, chain: Sequence[int], tokens: int) -> int:
         """Longest length in tokens, at most `tokens`, at which every group can resume. Changes nothing."""
         size = self.spec.block_tokens
-        _, depth, resume = follow(self._root, chain, min(len(chain), tokens // size))
+        _, depth, resume = follow(self._store.root, chain, min(len(chain), tokens // size))
         return (resume.stop if self.spec.stateful else depth) * size
 
     def begin(self, request: Hashable, chain: Sequence[int], tokens: int) -> Grant | None:
@@ -147,26 +117,21 @@ class PrefixPool:
         """
         if request in self._jobs:
             raise InvariantError(f"{request} has begun already")
-        spec = self.spec
+        spec, store = self.spec, self._store
         size = spec.block_tokens
-        node, depth, resume = follow(self._root, chain, min(len(chain), tokens // size))
-        if spec.stateful:
-            at = resume
-            cached = at.start + len(at.ids)
-        else:
-            at = node if depth == node.start + len(node.ids) else self._split(node, depth)
-            cached = depth
+        node, depth, resume = follow(store.root, chain, min(len(chain), tokens // size))
+        at = resume if spec.snapshot_blocks else store.end_at(node, depth)
+        cached = at.start + len(at.ids)
         room = -(-tokens // size)
         need = room - cached + spec.snapshot_blocks
-        self._pin(at)
-        if not self._make_room(need):
-            self._unpin(at)
+        store.pin(at)
+        if not store.make_room(need):
+            store.unpin(at)
             self.refused += 1
             return None
-        self._tick += 1
-        at.used = self._tick
-        self._working += need
-        self._jobs[request] = _Job(at, self._free.take(need), room)
+        store.tick += 1
+        at.used = store.tick
+        self._jobs[request] = _Job(at, store.lend(need), room)
         self.asked_tokens += tokens
         self.hit_tokens += cached * size
         return Grant(cached * size, depth * size, need)
@@ -181,7 +146,7 @@ class PrefixPool:
         """
         job = self._working_job(request)
         stops = self._stops(snapshots)
-        kept = self._keep(job, chain, tokens, stops, job.node.stop)
+        kept = self._keep(job, chain, tokens, stops, job.node.stop, over=True)
         del self._jobs[request]
         self._release(job)
         return kept
@@ -193,17 +158,20 @@ class PrefixPool:
         the state) stays as transfer blocks, until `acknowledge`, or until `expire` at `lease_ns` or later."""
         job = self._working_job(request)
         stops = self._stops(snapshots)
-        kept = self._keep(job, chain, tokens, stops, job.node.stop)
-        job.lease_ns = lease_ns
-        self._serial += 1
-        heappush(self._leases, (lease_ns, self._serial, request))
+        kept = self._keep(job, chain, tokens, stops, job.node.stop, over=False)
+        self._handed_over += 1
+        job.handed_over = self._handed_over
+        if len(self._leases) > 2 * len(self._jobs) + SPARE:
+            self._leases = [lease for lease in self._leases if self._on_lease(lease)]
+            heapify(self._leases)
+        heappush(self._leases, (lease_ns, self._handed_over, request))
         return kept
 
     def acknowledge(self, request: Hashable) -> bool:
         """The receiver of `request` has everything: its transfer blocks are free. False when it holds none (any
         more)."""
         job = self._jobs.get(request)
-        if job is None or job.lease_ns is None:
+        if job is None or not job.handed_over:
             return False
         self.drop(request)
         return True
@@ -212,11 +180,10 @@ class PrefixPool:
         """Frees the transfer blocks of every lease that has ended by `now_ns`; whose, by end of lease."""
         ended: list[Hashable] = []
         while self._leases and self._leases[0][0] <= now_ns:
-            lease_ns, _, request = heappop(self._leases)
-            job = self._jobs.get(request)
-            if job is not None and job.lease_ns == lease_ns:
-                self.drop(request)
-                ended.append(request)
+            lease = heappop(self._leases)
+            if self._on_lease(lease):
+                self.drop(lease[2])
+                ended.append(lease[2])
         return ended
 
     def drop(self, request: Hashable) -> None:
@@ -229,18 +196,18 @@ class PrefixPool:
     def insert(self, chain: Sequence[int], tokens: int, snapshots: Iterable[int] = ()) -> Kept:
         """Stores a prefix that came from elsewhere: as much of it, from its start, as there is room for."""
         stops = self._stops(snapshots)
-        size = self.spec.block_tokens
+        store, size = self._store, self.spec.block_tokens
         limit = min(len(chain), tokens // size)
+        node, depth, _ = follow(store.root, chain, limit)
+        at = store.end_at(node, depth)
+        store.pin(at)
+        limit = min(limit, depth + max(0, store.room - self.spec.snapshot_blocks))
         if self.spec.stateful:
-            limit = min(limit, max(stops, default=0))
-        node, depth, _ = follow(self._root, chain, limit)
-        at = node if depth == node.stop else self._split(node, depth)
-        self._pin(at)
-        limit = min(limit, depth + self.room_blocks)
-        self._make_room(limit - depth)
-        self._working += limit - depth
-        job = _Job(at, self._free.take(limit - depth), limit)
-        kept = self._keep(job, chain, limit * size, [stop for stop in stops if stop <= limit], 0)
+            stops = [stop for stop in stops if stop <= limit]
+            limit = max(depth, max(stops, default=0))
+        store.make_room(limit - depth)
+        job = _Job(at, store.lend(limit - depth), limit)
+        kept = self._keep(job, chain, limit * size, stops, 0, over=True)
         self._release(job)
         return kept
 
@@ -254,7 +221,7 @@ class PrefixPool:
     def snapshots(self, chain: Sequence[int], tokens: int) -> list[int]:
         """Lengths in tokens, ascending, at which a snapshot of `chain` is stored, at most `tokens`."""
         size = self.spec.block_tokens
-        at: Node | None = follow(self._root, chain, min(len(chain), tokens // size))[2]
+        at: Node | None = follow(self._store.root, chain, min(len(chain), tokens // size))[2]
         found = []
         while at is not None:
             if at.state is not None:
@@ -266,7 +233,7 @@ class PrefixPool:
 
     def _working_job(self, request: Hashable) -> _Job:
         job = self._jobs.get(request)
-        if job is None or job.lease_ns is not None:
+        if job is None or job.handed_over:
             raise LocalError(f"{request} is not at work")
         return job
 
@@ -282,216 +249,50 @@ class PrefixPool:
             stops.append(length // size)
         return stops
 
-    def _keep(self, job: _Job, chain: Sequence[int], tokens: int, stops: list[int], above: int) -> Kept:
+    def _keep(self, job: _Job, chain: Sequence[int], tokens: int, stops: list[int], above: int, *, over: bool) -> Kept:
         """Makes a prefix of the job's blocks and moves its pin to the end of it; `stops`: where snapshots are wanted,
-        those above `above` blocks. The job keeps the blocks that are left."""
-        spec = self.spec
-        first = job.node.stop
-        blocks = job.blocks
-        if tokens > job.room * spec.block_tokens:
-            raise LocalError(
-                f"tokens: got {tokens}; expected at most {job.room * spec.block_tokens}, what was reserved"
-            )
-        limit = min(len(chain), tokens // spec.block_tokens)
-        if spec.stateful:
+        those above `above` blocks. The job keeps the blocks that are left, unless it is `over`."""
+        store, size = self._store, self.spec.block_tokens
+        if tokens > job.room * size:
+            raise LocalError(f"tokens: got {tokens}; expected at most {job.room * size}, what was reserved")
+        before, blocks = job.node, job.blocks
+        first = before.start + len(before.ids)
+        limit = min(len(chain), tokens // size)
+        if self.spec.snapshot_blocks:
             stops = [stop for stop in stops if above < stop <= limit]
             limit = max(stops, default=0)
-        limit = max(limit, first)
-        self._tick += 1
-        node, depth, _ = follow(job.node, chain, limit)
-        at = node if depth == node.stop else self._split(node, depth)
+        if limit < first:
+            limit = first
+        store.tick += 1
+        node, depth, _ = follow(before, chain, limit)
+        at = store.end_at(node, depth)
         new: list[int] = []
         if depth < limit:
             new = blocks[depth - first : limit - first]
-            at = self._grow(at, list(chain[depth:limit]), new)
-            self.stored_blocks += len(new)
-            self._working -= len(new)
+            at = store.grow(at, list(chain[depth:limit]), new.copy())
         if depth > first:  # somebody else stored these meanwhile
-            self._working -= depth - first
-            self._free.give(blocks[: depth - first])
+            store.take_back(blocks[: depth - first])
         del blocks[: limit - first]
-        if not spec.stateful:
-            at.used = self._tick
-        self._pin(at)
-        job.node, before = at, job.node
-        self._unpin(before)
-        states = self._take_snapshots(at, stops) if stops else []
-        return Kept(limit * spec.block_tokens, new, states)
+        if over:
+            store.take_back(blocks)
+            job.blocks = []
+        if not self.spec.snapshot_blocks:
+            at.used = store.tick
+        store.pin(at)
+        job.node = at
+        store.unpin(before)
+        states = store.take_snapshots(at, stops) if stops else []
+        return Kept(limit * size, new, [(stop * size, state) for stop, state in states])
 
     def _release(self, job: _Job) -> None:
-        self._working -= len(job.blocks)
-        self._free.give(job.blocks)
-        self._unpin(job.node)
+        self._store.take_back(job.blocks)
+        self._store.unpin(job.node)
 
-    def _take_snapshots(self, end: Node, stops: list[int]) -> list[tuple[int, list[int]]]:
-        """Snapshots at `stops` on the path of `end`, which is pinned: as many as there is room for, first come."""
-        size = self.spec.snapshot_blocks
-        missing: list[int] = []
-        for stop in stops:
-            at = _at(end, stop)
-            if at.stop == stop and at.state is not None:
-                at.used = self._tick
-            elif stop not in missing:
-                missing.append(stop)
-        del missing[max(0, self.room_blocks // size) :]
-        self._make_room(len(missing) * size)
-        taken = []
-        for stop in missing:
-            at = _at(end, stop)
-            if at.stop != stop:
-                at = self._split(at, stop)
-            at.state = self._free.take(size)
-            at.used = self._tick
-            self.stored_blocks += size
-            if at.pins:
-                self._pinned += size
-            else:
-                self._ages.add(at)
-            taken.append((stop * self.spec.block_tokens, list(at.state)))
-        return taken
-
-    # The tree, with its books.
-
-    def _split(self, node: Node, depth: int) -> Node:
-        self._serial += 1
-        self._nodes += 1
-        return split(node, depth, self._serial)
-
-    def _grow(self, at: Node, ids: list[int], blocks: list[int]) -> Node:
-        """Appends a run after `at`: to its own, when nothing parts the two; else as a child. The new end."""
-        if at.state is None and not at.children and at.pins == 0 and at is not self._root:
-            at.ids += ids
-            at.blocks += blocks
-            return at
-        self._serial += 1
-        self._nodes += 1
-        child = Node(at, at.stop, ids, blocks, self._serial)
-        at.children[ids[0]] = child
-        return child
-
-    def _pin(self, node: Node) -> None:
-        """One more holder of the prefix that ends at `node`. The cost is of the nodes that nobody held."""
-        if node.pins == 0 and node.state is not None:
-            self._pinned += len(node.state)
-        node.pins += 1
-        at: Node | None = node
-        while at is not None:
-            at.holds += 1
-            if at.holds > 1:
-                break
-            self._pinned += len(at.ids)
-            at = at.parent
-
-    def _unpin(self, node: Node) -> None:
-        node.pins -= 1
-        if node.pins == 0 and node.state is not None:
-            self._pinned -= len(node.state)
-        at: Node | None = node
-        while at is not None:
-            at.holds -= 1
-            if at.holds:
-                break
-            self._pinned -= len(at.ids)
-            at = at.parent
-        if node.pins == 0 and node is not self._root:
-            self._tidy(node)
-
-    def _tidy(self, node: Node) -> None:
-        """After `node` lost a pin, a child or its snapshot: it goes, becomes one with its only child, may be evicted
-        from now on, or stays as it is."""
-        root = self._root
-        if self.spec.stateful:
-            if node.state is not None:
-                if node.pins == 0:
-                    self._ages.add(node)
-                return
-            while not node.children and node.holds == 0 and node is not root:
-                parent = self._remove(node)
-                if parent.state is not None:
-                    return
-                node = parent
-            if len(node.children) == 1 and node.pins == 0 and node is not root:
-                join(node)
-                self._nodes -= 1
-        elif not node.children:
-            if node.holds == 0:
-                self._ages.add(node)
-        elif len(node.children) == 1 and node.pins == 0:
-            (child,) = node.children.values()
-            if child.used >= node.used:
-                join(node)
-                self._nodes -= 1
-
-    def _remove(self, node: Node) -> Node:
-        """Frees the run of a leaf that nobody holds; its parent."""
-        parent = node.parent
-        assert parent is not None
-        del parent.children[node.ids[0]]
-        node.parent = None
-        self._nodes -= 1
-        self.evicted_blocks += len(node.blocks)
-        self._free.give(node.blocks)
-        return parent
-
-    # Eviction.
-
-    def _make_room(self, blocks: int) -> bool:
-        """Evicts until `blocks` are free; False, and nothing done, when so many cannot be."""
-        if blocks > self.capacity_blocks - self._working - self._pinned:
-            return False
-        missing = blocks - len(self._free)
-        if missing > 0:
-            if self.spec.stateful:
-                self._evict_snapshots(missing)
-            else:
-                self._evict_tails(missing)
-            self._ages.sweep(self._nodes)
-        return True
-
-    def _evict_tails(self, missing: int) -> None:
-        while missing > 0:
-            node = self._ages.oldest()
-            size = len(node.ids)
-            if missing < size:
-                self._free.give(node.blocks[size - missing :])
-                del node.ids[size - missing :], node.blocks[size - missing :]
-                self.evicted_blocks += missing
-                return
-            missing -= size
-            parent = self._remove(node)
-            if parent is self._root:
-                continue
-            parent.used = max(parent.used, node.used)
-            self._tidy(parent)
-
-    def _evict_snapshots(self, missing: int) -> None:
-        free = self._free
-        enough = len(free) + missing
-        while len(free) < enough:
-            node = self._ages.oldest()
-            assert node.state is not None
-            free.give(node.state)
-            self.evicted_blocks += len(node.state)
-            node.state = None
-            self._tidy(node)
+    def _on_lease(self, lease: tuple[int, int, Hashable]) -> bool:
+        """Whether what was handed over with `lease` is still held."""
+        job = self._jobs.get(lease[2])
+        return job is not None and job.handed_over == lease[1]
 
     def validate(self) -> None:
         """Raises InvariantError when the books do not balance. The cost is of the whole pool."""
         audit(self)
-
-
-def _leaf_may_go(node: Node) -> bool:
-    return node.parent is not None and not node.children and node.holds == 0
-
-
-def _snapshot_may_go(node: Node) -> bool:
-    return node.parent is not None and node.state is not None and node.pins == 0
-
-
-def _at(end: Node, stop: int) -> Node:
-    """The node on the path of `end` in which the block before `stop` is."""
-    at = end
-    while at.start >= stop:
-        assert at.parent is not None
-        at = at.parent
-    return at
