@@ -109,7 +109,7 @@ async def stay_up(run: Run, start: CommandFactory, pace: Pace | None = None) -> 
         click.echo("\nEnding all programs (again to make them end at once) ...")
 
     def ready() -> None:
-        click.echo(welcome(run.topology, time.monotonic() - since, _logs(supervisor, programs), run.environ))
+        click.echo(welcome(run.topology, time.monotonic() - since, _logs(supervisor, programs), run.environ, run.file))
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, asked)
