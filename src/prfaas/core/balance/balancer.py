@@ -14,7 +14,7 @@ from prfaas.core.balance.events import BalanceEvent, Converted, Drained, Failed,
 from prfaas.core.balance.hardware import Hardware
 from prfaas.core.balance.measured import MINUTE_NS, Measured
 from prfaas.core.balance.outlook import Outlook
-from prfaas.core.balance.rules import Limits, Predictive, Rule
+from prfaas.core.balance.rules import Limits, Predictive, Rule, Situation
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import NodeName
 from prfaas.core.machine import Arm, Disarm
@@ -58,6 +58,7 @@ class Balancer:
         self.remotes: tuple[int, ...] = (0,) * len(hardware.remotes)
         self.under_way: Conversion | None = None
         self.conversion_ns = policy.conversion_ns
+        self.last_step, self.last_ns = 0, 0
         self._looking = False
 
     def handle(self, now_ns: int, event: BalanceEvent) -> list[Effect]:
@@ -112,7 +113,8 @@ class Balancer:
         if why or traffic is None:
             return [Skipped(why or "few_requests", n_p, n_d, requests)]
         outlook = Outlook(traffic, self.hardware, n_p + n_d, self.remotes)
-        found = self.policy.rule.judge(outlook, n_p, n_d, limits, self.conversion_ns)
+        now = Situation(n_p, n_d, limits, self.conversion_ns, self.last_step, now_ns - self.last_ns)
+        found = self.policy.rule.judge(outlook, now)
         return [found, *self._begun(now_ns, found)]
 
     def _begun(self, now_ns: int, found: Judged) -> list[Effect]:
@@ -126,6 +128,7 @@ class Balancer:
         )
         if abs(found.step) != 1 or len(giving) <= least:
             raise InvariantError(f"a step of {found.step} from {len(giving)} {of} nodes of which {least} must stay")
+        self.last_step, self.last_ns = found.step, now_ns
         node = giving[-1]
         if found.step > 0:
             self.decode = self.decode[:-1]

@@ -8,9 +8,10 @@ from typing import Literal
 from prfaas.core.ids import NodeName
 from prfaas.core.membership.events import Role
 
-Why = Literal["better", "best", "margin", "minimum", "few_requests", "under_way"]
-"""better: a step is worth it; best: none is better; margin: one is, by too little; minimum: a role must keep its
-nodes; few_requests: too few were seen to judge; under_way: a conversion is."""
+Why = Literal["better", "best", "margin", "rest", "minimum", "few_requests", "under_way"]
+"""better: a step is worth it; best: none is better; margin: one is, by too little; rest: it would undo the last
+step, by too little for that; minimum: a role must keep its nodes; few_requests: too few were seen to judge; under_way:
+a conversion is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +19,8 @@ class Judged:
     """A look at the balance, and what came of it: an entry of the log.
 
     `n_p`, `n_d`: nodes that take work; `step`: prefill nodes to be added, -1 to 1; `target`: the best n_p. Rates in
-    requests a second: `rate_rps` now, `step_rps` after the step towards the target, `best_rps` at the target. `gain`:
-    relative, what the conversion costs taken off; `need`: what it has to be. `noise`: relative error of what was
-    measured.
+    requests a second: `rate_rps` now, `step_rps` after the step that was weighed, `best_rps` at the target. `gain`:
+    what the rule weighs, relative, and `need`: above what it acts. `noise`: relative error of what was measured.
     """
 
     rule: str

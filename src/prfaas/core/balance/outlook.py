@@ -57,6 +57,8 @@ class Outlook:
         """Theta_prfaas and Theta_pd_p (eq. 3, 4) at the best t: requests a second of each class. 0 of a class that
         nobody is in."""
         shape = self.shape(n_p)
+        if not self.site.homes[0].linked:
+            return 0.0, shape.prefill
         p = self._search.splits.at(shape.cut).p
         return (shape.remote * p if p > 0 else 0.0), (shape.prefill * (1 - p) if shape.prefill < inf else 0.0)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from prfaas.core.balance.effects import Judged, Why
 from prfaas.core.balance.outlook import Outlook
-from prfaas.core.balance.rules import Limits, judged
+from prfaas.core.balance.rules import Situation, fitting, judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,10 @@ class Ratio:
     band: float = 0.0
     name: str = "ratio"
 
-    def judge(self, outlook: Outlook, n_p: int, n_d: int, limits: Limits, conversion_ns: int) -> Judged:
+    def judge(self, outlook: Outlook, now: Situation) -> Judged:
         """See Rule."""
-        prefill, decode = sum(outlook.thetas(n_p)), outlook.decode(n_d)
+        n_p = now.n_p
+        prefill, decode = sum(outlook.thetas(n_p)), outlook.decode(now.n_d)
         step = (prefill < decode) - (prefill > decode)
         low, high = sorted((prefill, decode))
         apart = high / low - 1 if low > 0 else float(high > 0)
@@ -32,8 +33,6 @@ class Ratio:
             why = "best"
         elif apart <= self.band:
             why = "margin"
-        elif not limits.prefill <= n_p + step <= n_p + n_d - limits.decode:
+        elif n_p + step not in fitting(now):
             why = "minimum"
-        after = outlook.rate(n_p + step, n_d - step) if why != "minimum" else outlook.rate(n_p, n_d)
-        taken = step if why == "better" else 0
-        return judged(self.name, outlook, n_p, n_d, taken, n_p + taken, why, after, apart, self.band)
+        return judged(self.name, outlook, now, why, step, n_p + step if why == "better" else n_p, apart, self.band)

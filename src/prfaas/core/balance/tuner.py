@@ -24,8 +24,8 @@ class TunePolicy:
     """Every `period_ns`, and when nodes come, go or change roles. `margin`: relative gain in what all prefill sustains,
     below which t stays. `least_requests`: fewer in the window, and it stays too."""
 
-    period_ns: int = MINUTE_NS
-    margin: float = 0.01
+    period_ns: int = 5 * MINUTE_NS
+    margin: float = 0.02
     least_requests: int = 200
 
 
