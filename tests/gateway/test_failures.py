@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from prfaas.engine.base import Limits
 from prfaas.engine.node.identity import NodeLimits
@@ -36,6 +37,27 @@ async def test_a_far_engine_that_fails_is_answered_from_home(grid: Grid) -> None
     assert (answer.status, answer.headers["x-prfaas-route"]) == (200, RETRY)
     assert answer.text == await alone(grid, LONG, 6)
     assert grid.outcomes() == {("local", "ok"): 1}
+
+
+async def test_logs_name_the_cluster_that_was_to_prefill(grid: Grid) -> None:
+    grid.far_nodes[0].engine.before_chunk = fail
+    with structlog.testing.capture_logs() as logs:
+        await grid.complete(LONG, max_tokens=2)
+    (failed,) = [entry for entry in logs if entry["event"] == "leg failed"]
+    first = next(entry for entry in logs if entry["event"] == "decided")
+    assert (failed["leg"], failed["cluster"], failed["node"]) == ("prefill", "far", "home-d")
+    assert (failed["cluster"], failed["node"]) == (first["cluster"], first["node"])
+
+
+async def test_logs_name_the_trouble_of_a_cluster(grid: Grid) -> None:
+    assert grid.head.info().trouble == ""
+    with structlog.testing.capture_logs() as logs:
+        await kill(grid.rig, grid.far_nodes[0])
+        await until(lambda: grid.gateway.sees(FAR) == 0, "far has no node")
+    (seen,) = [entry for entry in logs if entry["event"] == "prefill cluster"]
+    assert (seen["cluster"], seen["ready"]) == ("far", 0)
+    assert seen["trouble"].startswith("far-p: unreachable: ")
+    assert grid.head.info().trouble == seen["trouble"]
 
 
 async def test_a_far_node_that_vanishes_in_mid_transfer(grid: Grid) -> None:

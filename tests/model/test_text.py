@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tokenizers import Tokenizer
 
 from prfaas.core.errors import ConfigError, RequestError
 from prfaas.model.chat import ChatTemplate
-from prfaas.model.text import Text, packed, prompt_hash
+from prfaas.model.text import LARGE, THREADS, Text, packed, prompt_hash
 from prfaas.testing.bytemodel import BOS, EOS, TEMPLATE, VOCAB, write_byte_model
 
 TURNS = [
@@ -198,6 +199,60 @@ async def test_long_prompts_do_not_stop_the_loop(text: Text) -> None:
     await ticking
     assert len(ids) > 115_000
     assert turns > 20  # how long each took: benchmarks/health.py
+
+
+def too_many(limit: int) -> Any:
+    """Whether a prompt of so many fits; what it was told is in `told`."""
+    told: list[int] = []
+
+    def fits(least: int) -> None:
+        told.append(least)
+        if least > limit:
+            raise RequestError(f"at least {least}", status=413, code="context_length_exceeded")
+
+    fits.told = told  # type: ignore[attr-defined]
+    return fits
+
+
+async def test_a_text_that_cannot_fit_is_not_tokenized(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt, fits = "hé" * LARGE, too_many(3 * LARGE + 1)
+    assert len(await text.encode(prompt, fits)) == 3 * LARGE + 1
+    monkeypatch.setattr(text, "_encode", None)
+    for asked in (text.encode(prompt + "x", fits), text.encode_chat([{"role": "user", "content": prompt}], fits)):
+        with pytest.raises(RequestError, match="at least"):
+            await asked
+    # The BOS of a chat is written in it.
+    assert fits.told == [3 * LARGE + 1, 3 * LARGE + 2, 3 * LARGE + len("<user>\n<assistant>")]
+
+
+async def test_without_a_bound_and_for_what_is_short_it_is_tokenized(text: Text) -> None:
+    fits = too_many(1)
+    assert await text.encode("short", fits) == packed([BOS, *b"short"])
+    text._bound = None
+    assert len(await text.encode("x" * LARGE, fits)) == LARGE + 1
+    assert fits.told == []
+
+
+async def test_what_is_short_does_not_wait_for_what_is_long(text: Text) -> None:
+    """And what nobody waits for any more is not begun."""
+    gate, begun = threading.Event(), []
+    busy = [asyncio.create_task(text.off_loop(gate.wait, LARGE)) for _ in range(THREADS)]
+    left = asyncio.create_task(text.off_loop(lambda: begun.append(1), LARGE))
+    stays = asyncio.create_task(text.encode("x" * LARGE))
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(20):
+            assert await text.encode("short") == packed([BOS, *b"short"])
+            assert len(await text.encode_chat([{"role": "user", "content": "short"}])) > 5
+            assert await text.checked([1, 2]) == packed([1, 2])
+        assert not stays.done()
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+    finally:
+        gate.set()
+    await asyncio.gather(*busy)
+    assert len(await stays) == LARGE + 1
+    assert begun == []
 
 
 def test_truncation_and_padding_of_a_checkpoint_are_off(tmp_path: Path) -> None:

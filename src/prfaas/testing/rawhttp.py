@@ -68,6 +68,10 @@ class RawClient:
             found.append(answer)
         return found
 
+    async def until(self, mark: bytes) -> bytes:
+        """All bytes up to `mark`."""
+        return await self._reader.readuntil(mark)
+
     async def closed(self) -> bool:
         """Waits until the peer closes; whether it said nothing more."""
         try:
