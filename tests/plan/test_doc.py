@@ -24,6 +24,7 @@ def said() -> dict[str, str]:
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(BLOCKS)))
 def test_the_output_is_the_real_one(at: int, said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

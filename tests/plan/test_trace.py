@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prfaas.core.errors import ConfigError
@@ -42,6 +42,7 @@ def test_a_small_cache_forgets_the_tail_of_what_was_used_least_recently() -> Non
     assert uncached([row(1024, 1, 2), row(512, 3), row(1024, 1, 2)], 2) == [1024, 512, 512]
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=20),
     st.integers(0, 6),
@@ -114,6 +115,7 @@ def test_a_workload_keeps_means_and_joins_equal_lengths() -> None:
     assert found.table(lambda u, c: u + c) == (pytest.approx(210), pytest.approx(60))
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 400)), min_size=1, max_size=60), st.integers(1, 30))
 def test_a_table_has_the_mean_whatever_the_bins(pairs: list[tuple[int, int]], bins: int) -> None:
     asked = [Asked(u, u + more, 1) for u, more in pairs]
@@ -123,6 +125,7 @@ def test_a_table_has_the_mean_whatever_the_bins(pairs: list[tuple[int, int]], bi
     assert mean == pytest.approx(sum(4 * u + more for u, more in pairs) / len(pairs))
 
 
+@settings(max_examples=40)
 @given(st.floats(0, 0.95))
 def test_hits_shorten_what_is_computed_and_nothing_else(share: float) -> None:
     before = from_asked([Asked(u, u + 50, 3) for u in (10, 200, 900)], None, 64)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prfaas.core.throughput.equations import (
@@ -57,6 +57,7 @@ def test_a_class_without_requests_never_binds() -> None:
     assert lambda_max(0.0, 0.0, inf, 3.0) == 3.0
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 60), st.floats(0.01, 50), st.floats(0.01, 50))
 def test_equation_8_in_whole_nodes_is_the_best_of_all(nodes: int, prefill: float, decode: float) -> None:
     found = prefill_nodes(nodes, prefill, decode)
@@ -72,6 +73,7 @@ def test_no_prefill_needs_no_nodes() -> None:
     assert prefill_nodes(8, inf, 0.5) == 0
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=40))
 def test_equation_7_by_bisection_is_the_best_of_all(pairs: list[tuple[float, float]]) -> None:
     rising = sorted(a for a, _ in pairs)

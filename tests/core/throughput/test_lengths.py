@@ -6,7 +6,7 @@ from math import exp, inf, log
 from statistics import NormalDist
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prfaas.core.errors import InvariantError
@@ -26,6 +26,7 @@ def test_the_papers_lengths() -> None:
     assert moments[cut] / weights[cut] == pytest.approx(10_200, rel=0.01)
 
 
+@settings(max_examples=40)
 @given(st.floats(6, 11), st.floats(0.2, 2), st.integers(2, 400))
 def test_lognormal_has_the_mass_below_each_top(mu: float, sigma: float, bins: int) -> None:
     found, normal = lognormal(mu, sigma, 64, 200_000, bins), NormalDist(mu, sigma)
@@ -54,6 +55,7 @@ def test_a_range_that_never_happens_is_refused() -> None:
 counts = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 50)), min_size=1, max_size=80)
 
 
+@settings(max_examples=40)
 @given(counts, st.integers(1, 40))
 def test_a_histogram_keeps_weights_and_mean(rows: list[tuple[int, int]], bins: int) -> None:
     found = histogram(rows, bins)
@@ -65,6 +67,7 @@ def test_a_histogram_keeps_weights_and_mean(rows: list[tuple[int, int]], bins: i
         assert found.running()[cut] == pytest.approx(below / total)
 
 
+@settings(max_examples=40)
 @given(counts, st.integers(0, 400))
 def test_cut_and_threshold_agree(rows: list[tuple[int, int]], threshold: int) -> None:
     found = histogram(rows)

@@ -42,7 +42,7 @@ def loads_of(groups: list[Group], caps: list[float], picks: tuple[tuple[int, ...
     return loads
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(programs())
 def test_it_equals_the_best_vertex_and_keeps_within_capacity(program: tuple[list[Group], list[float]]) -> None:
     groups, caps = program
@@ -60,7 +60,7 @@ def test_it_equals_the_best_vertex_and_keeps_within_capacity(program: tuple[list
     assert sum(packed.worth) == pytest.approx(1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(programs(), st.integers(0, 3), st.floats(1, 4))
 def test_more_capacity_is_never_less(program: tuple[list[Group], list[float]], row: int, factor: float) -> None:
     groups, caps = program
@@ -70,7 +70,7 @@ def test_more_capacity_is_never_less(program: tuple[list[Group], list[float]], r
     assert packing.solve(more).rate >= before * (1 - 1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(programs(), st.sampled_from([1e-12, 1e-6, 1e9]))
 def test_sizes_do_not_matter(program: tuple[list[Group], list[float]], size: float) -> None:
     groups, caps = program

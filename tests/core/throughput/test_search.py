@@ -25,13 +25,13 @@ def best(site: Site, formulas: Formulas) -> Shape:
     return Search(site, Splits(site, formulas)).best()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(sites(remotes=1), FORMULAS)
 def test_with_one_remote_it_equals_trying_everything(site: Site, formulas: Formulas) -> None:
     assert best(site, formulas).rate == pytest.approx(brute_rate(site, formulas), rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sites(remotes=3, homes=1), st.just("paper"))
 def test_with_one_home_the_papers_formulas_equal_trying_everything(site: Site, formulas: Formulas) -> None:
     assert best(site, formulas).rate == pytest.approx(brute_rate(site, formulas), rel=1e-6)
@@ -50,7 +50,7 @@ def test_two_by_two_equals_trying_everything(site: Site, formulas: Formulas) -> 
     assert best(site, formulas).rate == pytest.approx(brute_rate(site, formulas), rel=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(sites(remotes=1, homes=1), FORMULAS)
 def test_the_closed_form_equals_the_linear_program(site: Site, formulas: Formulas) -> None:
     away = Away(site, Splits(site, formulas))
@@ -59,7 +59,7 @@ def test_the_closed_form_equals_the_linear_program(site: Site, formulas: Formula
         assert away._packed(cut).rate == pytest.approx(away.rate(cut), rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sites(), FORMULAS, st.data())
 def test_a_node_more_is_never_less(site: Site, formulas: Formulas, data: st.DataObject) -> None:
     before = best(site, formulas).rate
@@ -74,13 +74,13 @@ def test_a_node_more_is_never_less(site: Site, formulas: Formulas, data: st.Data
     assert best(more, formulas).rate >= before * (1 - 1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sites(), FORMULAS, st.floats(1, 10))
 def test_a_wider_link_is_never_less(site: Site, formulas: Formulas, factor: float) -> None:
     assert best(site.with_links(factor), formulas).rate >= best(site, formulas).rate * (1 - 1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(sites(bins=5))
 def test_nothing_exceeds_the_bound(site: Site) -> None:
     anywhere = Anywhere(site, Splits(site, "exact"), blind=False)
@@ -88,7 +88,7 @@ def test_nothing_exceeds_the_bound(site: Site) -> None:
     assert best(site, "exact").rate <= bound * (1 + 1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(sites(bins=4), st.booleans())
 def test_whole_nodes_equals_trying_them_all(site: Site, blind: bool) -> None:
     anywhere = Anywhere(site, Splits(site, "exact"), blind=blind)
@@ -103,7 +103,7 @@ def test_whole_nodes_equals_trying_them_all(site: Site, blind: bool) -> None:
     assert rate(n_p) == pytest.approx(found, rel=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(sites(bins=5))
 def test_the_spread_keeps_within_nodes_and_links(site: Site) -> None:
     search = Search(site, Splits(site, "exact"))
@@ -122,6 +122,25 @@ def test_the_spread_keeps_within_nodes_and_links(site: Site) -> None:
         for at, parts in enumerate(zip(*rows, strict=True)):
             expected = 1.0 if home.linked and at >= shape.cut else 0.0
             assert sum(parts) == pytest.approx(expected, abs=1e-9)
+
+
+@settings(max_examples=18, deadline=None)
+@given(sites(remotes=2, homes=1), FORMULAS, st.data())
+def test_of_given_nodes_the_threshold_is_the_best_of_all(site: Site, formulas: Formulas, data: st.DataObject) -> None:
+    """What a live threshold asks, of measured lengths."""
+    n_p = (data.draw(st.integers(0, site.homes[0].nodes - 1)),)
+    search = Search(site, Splits(site, formulas))
+    every = max(search.shape(cut, n_p).rate for cut in range(len(site.lengths) + 1))
+    assert search.with_nodes(n_p).rate == pytest.approx(every, rel=1e-6)
+
+
+@settings(max_examples=18, deadline=None)
+@given(sites(), FORMULAS)
+def test_the_best_nodes_are_the_best_of_all_each_with_its_own_threshold(site: Site, formulas: Formulas) -> None:
+    """What a live balance asks: Lambda over N_p."""
+    search = Search(site, Splits(site, formulas))
+    every = max(search.with_nodes(n_p).rate for n_p in product(*(range(home.nodes) for home in site.homes)))
+    assert search.best().rate == pytest.approx(every, rel=1e-6)
 
 
 LENGTHS = histogram([(10, 4), (20, 3), (40, 2), (80, 1)])

@@ -17,9 +17,6 @@ from prfaas.core.throughput.site import Site
 from prfaas.core.throughput.split import Split, Splits
 from prfaas.core.throughput.spread import Away
 
-COARSE = 96
-"""Thresholds tried at first where each is a linear program and rates need not be monotone."""
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -96,11 +93,7 @@ class Search:
         def least(at: int) -> float:
             return min(self.away.rate(at), local(at))
 
-        if self.away.closed:
-            return max(range(count), key=least)
-        step = max(1, count // COARSE)
-        near = max(range(0, count, step), key=least)
-        return max(range(max(0, near - step), min(count, near + step + 1)), key=least)
+        return max(range(count), key=least)
 
 
 def whole_nodes(site: Site, prefill: Callable[[tuple[int, ...]], float]) -> tuple[float, tuple[int, ...]]:
