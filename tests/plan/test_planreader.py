@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from prfaas.config.reader import read_topology
+from prfaas.config.topology import EmulatedEngine
 from prfaas.core.errors import ConfigError
+from prfaas.model.hf.load import CONFIGS, load_layout
+from prfaas.model.profilefile import DIRECTORY
 from prfaas.plan.inputs import read_inputs
+from prfaas.plan.plan import Plan
 from prfaas.plan.planreader import read_plan
+from prfaas.plan.topologyfile import write_topology_file
 
 from .conftest import PAPER, TWO_BY_TWO
 
@@ -113,3 +119,19 @@ def test_a_trace_that_is_bad_is_refused_at_the_plans_line_and_its_own(changed: C
     path = changed((old, "{kind: trace, file: t.jsonl}"))
     with pytest.raises(ConfigError, match=r"plan\.yaml:\d+: traffic\.lengths: .*t\.jsonl:1: .*; expected a row"):
         read_inputs(*read_plan(path))
+
+
+def test_a_model_and_a_profile_of_ones_own(changed: Changed, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text((DIRECTORY / "paper-h200.yaml").read_text().replace("paper-h200", "mine"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text((CONFIGS / "MiniMax-M2.5.json").read_text())
+    path = changed(("profile: paper-h200", "profile: ./mine.yaml"), ("model: paper-1t", "model: ./model"))
+    said, document = read_plan(path)
+    inputs = read_inputs(said, document)
+    assert inputs.profiles["far"].name == "mine"
+    assert inputs.kv_bytes(32768) == load_layout("MiniMax-M2.5").bytes_at(32768)
+    file = tmp_path / "topology.yaml"
+    write_topology_file(Plan(inputs), file)
+    engine = read_topology(file).clusters["far"].nodes[0].engine
+    assert isinstance(engine, EmulatedEngine)
+    assert engine.profile == str(tmp_path / "mine.yaml")

@@ -66,6 +66,12 @@ def test_the_verdict_when_it_does_not_pay(changed: Callable[..., Path]) -> None:
     assert not any("the threshold adds" in line for line in said)
 
 
+def test_a_decode_step_that_nobody_measured_is_marked(changed: Callable[..., Path]) -> None:
+    plan = plan_of(changed(("decode_batch: 20", "decode_batch: 30")))
+    text = report(plan, plan.paper)
+    assert "home: a decode step of 30 sequences lies outside the points of paper-h20" in text
+
+
 def test_who_does_what_is_said_of_several_clusters(two_by_two: Plan, paper: Plan) -> None:
     text = report(two_by_two, two_by_two.paper)
     assert "Who does what (exact)" in text

@@ -95,6 +95,10 @@ class Inputs:
         outside = self.workload.table(lambda u, c: float(profile.prefill(u, max(u, c)).extrapolated))
         return sum(w * out for w, out in zip(self.workload.lengths.weights, outside, strict=True))
 
+    def decode_extrapolated(self, cluster: str) -> bool:
+        """Whether no measured points lie around the decode step of a pd cluster."""
+        return self.profiles[cluster].decode_step(self.batches[cluster], _decode_context(self.workload)).extrapolated
+
     def coarse(self) -> Inputs:
         """The same with fewer bins, for what is computed many times over."""
         bins = COARSE if len(self.remotes) == 1 else COARSE // 2

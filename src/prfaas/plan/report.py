@@ -200,5 +200,10 @@ def _rests_on(inputs: Inputs) -> str:
                 lines.append(
                     f"    {percent(outside, 1)} of the requests lie outside its points (length, or what is cached)"
                 )
+    lines += [
+        f"  {name}: a decode step of {batch} sequences lies outside the points of {inputs.profiles[name].name}"
+        for name, batch in inputs.batches.items()
+        if inputs.decode_extrapolated(name)
+    ]
     lines += [wrapped(note) for note in inputs.said.notes]
     return "\n".join(lines)
