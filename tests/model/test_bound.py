@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from prfaas.model.bound import MAX_CHAR_BYTES, NFC_SHRINKS, token_bound
+from prfaas.model.bound import MAX_CHAR_BYTES, NFC_SHRINKS, SLICE_CHARS, token_bound
 from prfaas.model.bytemodel import byte_tokenizer
 from prfaas.model.spelling import byte_letters
 
@@ -59,7 +59,16 @@ def letters_early() -> Tokenizer:
     return made
 
 
-BOUNDED = [byte_tokenizer, byte_level, with_marks, with_unknowns, composed, letters_early]
+def letters_missing() -> Tokenizer:
+    """As a training that saw little leaves them: what it has no letter for it drops."""
+    words = [letter for letter, byte in byte_letters().items() if byte not in (0x04, 0xC0, 0xF0, 0xF1, ord("b"))]
+    made = Tokenizer(models.BPE(vocab={word: id_ for id_, word in enumerate(words)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens(["<|b|>"])
+    return made
+
+
+BOUNDED = [letters_missing, byte_tokenizer, byte_level, with_marks, with_unknowns, composed, letters_early]
 PIECES = st.sampled_from(
     ["a" * 8, " " * 4, "a a", "<|end|>", "<|a rather long one|>", "<s>", "</s>", "é", "e\u0301", "😀"]
 )
@@ -74,6 +83,7 @@ MADE = {make: make() for make in BOUNDED}
 @example(text="\u212a" * 40)
 @example(text="<|a rather long one|>" * 20)
 @example(text="a" * 8 * 50)
+@example(text="\x04bb😀" * 20 + "<|b|>")
 def test_it_is_never_too_much(make: Callable[[], Tokenizer], text: str) -> None:
     bound = token_bound(MADE[make])
     assert bound is not None
@@ -89,6 +99,10 @@ def test_it_says_something() -> None:
     assert words.least("b" * 8000) == 1000
     assert words.least("<|a rather long one|>" * 8) == 8
     assert words.least("") == 0
+    some = token_bound(letters_missing())
+    assert some is not None
+    assert (some.least("ab\x04" * 9), some.least("\x04" * 99)) == (9, 0)
+    assert bytes_.least("é" * (2 * SLICE_CHARS + 1)) == 4 * SLICE_CHARS + 2
 
 
 @given(text=st.text(alphabet=st.characters(exclude_characters="<", exclude_categories=["Cs"])))
@@ -135,9 +149,8 @@ UNBOUNDED: dict[str, Callable[[], Tokenizer]] = {
         pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(), pre_tokenizers.Metaspace()]),
     ),
     "bytes that are in no word": lambda: changed(byte_level, pre_tokenizer=None),
-    "letters that are missing": lambda: changed(
-        byte_level, model=models.BPE(vocab={"a": 0, "b": 1}, merges=[], unk_token=None)
-    ),
+    "letters that are missing, behind a normalizer": lambda: changed(letters_missing, normalizer=normalizers.NFC()),
+    "no word at all": lambda: changed(byte_level, model=models.BPE(vocab={}, merges=[])),
     "unknowns in one": lambda: with_unknowns(fuse=True),
     "words with a prefix": lambda: Tokenizer(
         models.BPE(vocab={"<unk>": 0, "a": 1, "##a": 2}, merges=[], unk_token="<unk>", continuing_subword_prefix="##")

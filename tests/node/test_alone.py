@@ -158,7 +158,7 @@ async def test_prompts_of_ids(node: Node) -> None:
         ("/v1/completions", {"prompt": "a", "suffix": "z"}, 400, "unsupported_parameter"),
         ("/v1/completions", {"prompt": "a", "temprature": 0}, 400, "unknown_parameter"),
         ("/v1/chat/completions", {"messages": []}, 400, "invalid_value"),
-        ("/v1/chat/completions", {"messages": [{"role": "developer", "content": "x"}]}, 400, None),
+        ("/v1/chat/completions", {"messages": [{"role": "developer", "content": "x"}]}, 400, "chat_template_refused"),
         (
             "/v1/chat/completions",
             {"messages": [{"role": "user", "content": "x" * 400}]},

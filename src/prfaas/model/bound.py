@@ -8,7 +8,8 @@ covered by some token, and no token covers more than `longest` of them.
     added tokens      none strips blanks beside it (which may be any number)
     normalizer        none; ByteLevel, Prepend, Replace by nothing shorter; NFC, which shrinks to a sixth at most
     pre-tokenizer     none; ByteLevel, Digits, Metaspace, Split and Punctuation that remove nothing
-    model             BPE that knows all bytes, or that has one unknown token for each character
+    model             BPE that knows all bytes, or has one unknown token for each character; or knows most letters of
+                      bytes, and the others are not counted (such models drop them)
     post-processor    only adds
 """
 
@@ -29,6 +30,7 @@ NFC_SHRINKS = 6
 """A character has at most 4 bytes, so a text has at least a fourth of its bytes in characters, and decomposed no
 fewer; what they compose to has at least two bytes for each three of them (the worst is U+01D6, two bytes of three)."""
 MAX_CHAR_BYTES = 4
+SLICE_CHARS = 1 << 20
 MAX_COUNTED = 8
 """Added tokens that are longer than the model's own are looked for, if there are so few of them."""
 
@@ -36,21 +38,28 @@ MAX_COUNTED = 8
 @dataclass(frozen=True, slots=True)
 class TokenBound:
     """`longest`: bytes of a text that one token covers at most. `usual`: the same of a token that is none of `added`,
-    which are written in a text as they are, and longer."""
+    which are written in a text as they are, and longer. `dropped`: bytes that no token may cover."""
 
     longest: int
     usual: int
     added: tuple[str, ...] = ()
+    dropped: bytes = b""
 
     def least(self, text: str) -> int:
-        """Tokens of `text`, at least."""
-        size_bytes = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+        """Tokens of `text`, at least. It takes a thread some milliseconds a megabyte, which others may interrupt."""
+        size_bytes = sum(self._covered(text[at : at + SLICE_CHARS]) for at in range(0, len(text), SLICE_CHARS))
         least = -(-size_bytes // self.longest)
         if self.longest == self.usual:
             return least
         # Those that are found are counted as if each were taken: what is left is covered by usual ones.
         others = size_bytes - sum(text.count(token) * len(token.encode()) for token in self.added)
         return max(least, -(-others // self.usual))
+
+    def _covered(self, text: str) -> int:
+        """Bytes of `text` that some token covers."""
+        if not self.dropped:
+            return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+        return len(text.encode(errors="surrogatepass").translate(None, self.dropped))
 
 
 def token_bound(tokenizer: Tokenizer) -> TokenBound | None:
@@ -60,9 +69,10 @@ def token_bound(tokenizer: Tokenizer) -> TokenBound | None:
     shrinks = _shrinks(normalizer)
     if shrinks is None or not _keeps(parts.get("pre_tokenizer")) or not _only_adds(parts.get("post_processor")):
         return None
-    usual = _longest_of(model, _bytes_are_letters(normalizer, parts.get("pre_tokenizer")))
+    letters = _bytes_are_letters(normalizer, parts.get("pre_tokenizer"))
+    usual, dropped = _longest_of(model, letters), _missing(model) if letters else b""
     added = parts.get("added_tokens", [])
-    if not usual or any(token["lstrip"] or token["rstrip"] for token in added):
+    if not usual or (dropped and normalizer is not None) or any(token["lstrip"] or token["rstrip"] for token in added):
         return None
     normal: Callable[[str], str] = tokenizer.normalizer.normalize_str if normalizer else str
     written = [token["content"] for token in added]
@@ -70,8 +80,8 @@ def token_bound(tokenizer: Tokenizer) -> TokenBound | None:
     longest = max([usual, *sizes]) * shrinks
     longer = tuple(text for text, size in zip(written, sizes, strict=True) if size > usual)
     if normalizer is not None or len(longer) > MAX_COUNTED:
-        return TokenBound(longest, longest)
-    return TokenBound(longest, usual, longer)
+        return TokenBound(longest, longest, (), dropped)
+    return TokenBound(longest, usual, longer, dropped)
 
 
 def _kinds(part: Part | None, inside: str) -> Sequence[Part]:
@@ -139,8 +149,13 @@ def _longest_of(model: Part, bytes_are_letters: bool) -> int:
         return 0
     words: Mapping[str, int] = model["vocab"]
     if bytes_are_letters:  # a character of a word is a byte of the text
-        return max(map(len, words)) if all(letter in words for letter in byte_letters()) else 0
+        return max(map(len, words), default=0)
     longest = max(MAX_CHAR_BYTES, *(len(word.encode()) for word in words))
     if model.get("byte_fallback"):
         return longest if all(f"<0x{byte:02X}>" in words for byte in range(256)) else 0
     return longest if model.get("unk_token") in words and not model.get("fuse_unk") else 0
+
+
+def _missing(model: Part) -> bytes:
+    """The bytes whose letters are in no word: in UTF-8 some are in no text, and training saw some in none."""
+    return bytes(byte for letter, byte in byte_letters().items() if letter not in model["vocab"])
