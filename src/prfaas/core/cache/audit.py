@@ -45,7 +45,7 @@ def audit(pool: PrefixPool) -> None:
             _demand(child.ids[0] == first, "a run is not where its first block says")
         if root:
             continue
-        _demand(0 < len(node.ids) == len(node.blocks), "a run has not one number a block")
+        _demand(0 < node.stop - node.start == len(node.ids) == len(node.blocks), "a run has not one number a block")
         _demand(node.state is None or len(node.state) == pool.spec.snapshot_blocks, "a snapshot of another size")
         if stateful:
             useful = node.state is not None or node.pins or node.children

@@ -76,7 +76,7 @@ class PrefixPool:
     @property
     def used_blocks(self) -> int:
         """Blocks that are not free."""
-        return self._store.capacity_blocks - len(self._store.free)
+        return self._store.capacity_blocks - self._store.free.count
 
     @property
     def working_blocks(self) -> int:
@@ -103,6 +103,11 @@ class PrefixPool:
         """Prefix blocks that became free since the start."""
         return self._store.evicted_blocks
 
+    @property
+    def nodes(self) -> int:
+        """Runs in the tree of what is stored: what its memory grows with, beside blocks."""
+        return self._store.nodes
+
     def can_ever(self, tokens: int) -> bool:
         """Whether a request of `tokens` tokens would fit an empty pool."""
         return -(-tokens // self.spec.block_tokens) + self.spec.snapshot_blocks <= self.capacity_blocks
@@ -125,7 +130,7 @@ class PrefixPool:
         size = spec.block_tokens
         node, depth, resume = follow(store.root, chain, min(len(chain), tokens // size))
         at = resume if spec.snapshot_blocks else store.end_at(node, depth)
-        cached = at.start + len(at.ids)
+        cached = at.stop
         room = -(-tokens // size)
         need = room - cached + spec.snapshot_blocks
         store.pin(at)
@@ -211,19 +216,19 @@ class PrefixPool:
 
     def insert(self, chain: Sequence[int], tokens: int, snapshots: Iterable[int] = ()) -> Kept:
         """Stores a prefix that came from elsewhere: as much of it, from its start, as there is room for."""
-        stops = self._stops(snapshots)
         store, size = self._store, self.spec.block_tokens
         limit = min(len(chain), tokens // size)
         node, depth, _ = follow(store.root, chain, limit)
+        stops = self._stops(snapshots, 0, limit) if self.spec.stateful else []
         at = store.end_at(node, depth)
         store.pin(at)
         limit = min(limit, depth + max(0, store.room - self.spec.snapshot_blocks))
         if self.spec.stateful:
             stops = [stop for stop in stops if stop <= limit]
-            limit = max(depth, max(stops, default=0))
+            limit = max([depth, *stops])
         store.make_room(limit - depth)
         job = _Job(at, store.lend(limit - depth), limit)
-        kept = self._keep(job, chain, limit * size, stops, [], over=True)
+        kept = self._keep(job, chain, limit, stops, (), over=True)
         store.unpin(job.node)
         return kept
 
@@ -253,16 +258,16 @@ class PrefixPool:
             raise LocalError(f"{request} is not at work")
         return job
 
-    def _stops(self, snapshots: Iterable[int]) -> list[int]:
-        """Lengths in tokens as blocks; none for a model without state."""
-        if not self.spec.stateful:
-            return []
+    def _stops(self, lengths: Iterable[int], above: int, limit: int) -> list[int]:
+        """Those of `lengths` (tokens) that are above `above` blocks and at most `limit`, in blocks."""
         size, every = self.spec.block_tokens, self.spec.snapshot_tokens
         stops = []
-        for length in snapshots:
+        for length in lengths:
             if length % every:
                 raise LocalError(f"snapshot: got length {length}; expected a multiple of {every}")
-            stops.append(length // size)
+            stop = length // size
+            if above < stop <= limit:
+                stops.append(stop)
         return stops
 
     def _finish(
@@ -276,31 +281,29 @@ class PrefixPool:
         over: bool,
     ) -> Kept:
         """What a request made is kept, and the snapshot that it resumed from is superseded."""
+        size = self.spec.block_tokens
+        if tokens > job.room * size:
+            raise LocalError(f"tokens: got {tokens}; expected at most {job.room * size}, what was reserved")
         before = job.node
-        first = before.start + len(before.ids)
-        stops = [stop for stop in self._stops(snapshots) if stop > first]
-        cold = [stop for stop in self._stops(spare) if stop > first]
-        kept = self._keep(job, chain, tokens, stops, cold, over=over)
+        limit = min(len(chain), tokens // size)
+        if not self.spec.snapshot_blocks:
+            return self._keep(job, chain, limit, (), (), over=over)
+        stops = self._stops(snapshots, before.stop, limit)
+        cold = self._stops(spare, before.stop, limit)
+        kept = self._keep(job, chain, max([0, *stops, *cold]), stops, cold, over=over)
         went_on = before.state is not None and job.node is not before
         if self.supersede and went_on and len(before.children) == 1 and not before.pins:
             self._store.cool(before)
         return kept
 
     def _keep(
-        self, job: _Job, chain: Sequence[int], tokens: int, stops: list[int], spare: list[int], *, over: bool
+        self, job: _Job, chain: Sequence[int], limit: int, stops: Sequence[int], spare: Sequence[int], *, over: bool
     ) -> Kept:
-        """Makes a prefix of the job's blocks and moves its pin to the end of it; `stops`, `spare`: blocks at which
-        snapshots are wanted. The job keeps the blocks that are left, unless it is `over`."""
+        """Makes a prefix of `limit` blocks of the job's and moves its pin to the end of it; `stops`, `spare`: blocks at
+        which snapshots are wanted. The job keeps the blocks that are left, unless it is `over`."""
         store, size = self._store, self.spec.block_tokens
-        if tokens > job.room * size:
-            raise LocalError(f"tokens: got {tokens}; expected at most {job.room * size}, what was reserved")
         before, blocks = job.node, job.blocks
-        first = before.start + len(before.ids)
-        limit = min(len(chain), tokens // size)
-        if self.spec.snapshot_blocks:
-            stops = [stop for stop in stops if stop <= limit]
-            spare = [stop for stop in spare if stop <= limit]
-            limit = max(max(stops, default=0), max(spare, default=0))
+        first = before.stop
         if limit < first:
             limit = first
         store.tick += 1
@@ -321,7 +324,9 @@ class PrefixPool:
         store.pin(at)
         job.node = at
         store.unpin(before)
-        states = store.take_snapshots(at, stops, spare) if stops or spare else []
+        if not stops and not spare:
+            return Kept(limit * size, new, [])
+        states = store.take_snapshots(at, stops, spare)
         return Kept(limit * size, new, [(stop * size, state) for stop, state in states])
 
     def _release(self, job: _Job) -> None:

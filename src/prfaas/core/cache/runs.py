@@ -11,18 +11,33 @@ from collections.abc import Sequence
 
 
 class Node:
-    """One run. `ids` and `blocks`: chain ids and block numbers, one each a block; `start`: blocks before it.
+    """One run. `ids` and `blocks`: chain ids and block numbers, one each a block; `start`,
+    `stop`: blocks before it, and up to its end.
 
     `state`: block numbers of the snapshot at its end, or None. `pins`: holders whose prefix ends at its end; `holds`:
     `pins` and the children that are held. `used`: when it was last used as the end of a prefix (a tick, not a time);
     `queued`: its age in the order of eviction, None while it is not in it.
     """
 
-    __slots__ = ("blocks", "children", "holds", "ids", "parent", "pins", "queued", "serial", "start", "state", "used")
+    __slots__ = (
+        "blocks",
+        "children",
+        "holds",
+        "ids",
+        "parent",
+        "pins",
+        "queued",
+        "serial",
+        "start",
+        "state",
+        "stop",
+        "used",
+    )
 
     def __init__(self, parent: Node | None, start: int, ids: list[int], blocks: list[int], serial: int) -> None:
         self.parent = parent
         self.start = start
+        self.stop = start + len(ids)
         self.ids = ids
         self.blocks = blocks
         self.serial = serial
@@ -33,11 +48,6 @@ class Node:
         self.used = 0
         self.queued: int | None = None
 
-    @property
-    def stop(self) -> int:
-        """Blocks up to its end."""
-        return self.start + len(self.ids)
-
 
 def follow(node: Node, chain: Sequence[int], limit: int) -> tuple[Node, int, Node]:
     """From the end of `node`, on the path of `chain`, how far the tree goes, at most `limit` blocks.
@@ -46,14 +56,14 @@ def follow(node: Node, chain: Sequence[int], limit: int) -> tuple[Node, int, Nod
     node on the way with a snapshot (`node` where there was none). Equal ids at equal positions mean equal prefixes,
     so one comparison settles a run, and bisection finds where a run and the chain part.
     """
-    depth = node.start + len(node.ids)
+    depth = node.stop
     resume = node
     while depth < limit:
         child = node.children.get(chain[depth])
         if child is None:
             break
         ids = child.ids
-        end = depth + len(ids)
+        end = child.stop
         if end <= limit and ids[-1] == chain[end - 1]:
             node = child
             depth = end
@@ -94,11 +104,14 @@ def join(node: Node) -> Node:
     (child,) = node.children.values()
     parent = node.parent
     assert parent is not None
-    child.ids = node.ids + child.ids
-    child.blocks = node.blocks + child.blocks
+    ids, blocks = node.ids, node.blocks  # mostly the longer ones
+    ids += child.ids
+    blocks += child.blocks
+    child.ids = ids
+    child.blocks = blocks
     child.start = node.start
     child.parent = parent
-    parent.children[child.ids[0]] = child
+    parent.children[ids[0]] = child
     node.parent = None
     return child
 

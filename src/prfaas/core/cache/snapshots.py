@@ -37,8 +37,8 @@ class Placement:
             if stop > first and stop not in wanted:
                 wanted.append(stop)
         step = -(-self.chunk_tokens // every) * every
-        places = range(first - first % step + step, prompt, step)
-        while len(places) > self.spare:
+        last = prompt - 1
+        while last // step - first // step > self.spare:
             step *= 2
-            places = range(first - first % step + step, prompt, step)
-        return wanted, [place for place in reversed(places) if place not in wanted]
+        places = range(last - last % step, first, -step)
+        return wanted, [place for place in places if place not in wanted]

@@ -7,6 +7,8 @@ blocks that only it needs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prfaas.core.cache.blocks import FreeBlocks
 from prfaas.core.cache.eviction import Ages
 from prfaas.core.cache.runs import Node, join, split
@@ -26,7 +28,6 @@ class Store:
 
     __slots__ = (
         "_serial",
-        "_stateful",
         "ages",
         "capacity_blocks",
         "evicted_blocks",
@@ -49,7 +50,6 @@ class Store:
         self.ages = Ages(_snapshot_may_go if spec.stateful else _leaf_may_go)
         self.lent = self.pinned = self.nodes = self.tick = 0
         self.stored_blocks = self.evicted_blocks = 0
-        self._stateful = spec.stateful
         self._serial = 0
 
     @property
@@ -69,7 +69,7 @@ class Store:
 
     def end_at(self, node: Node, depth: int) -> Node:
         """The node that ends at `depth` blocks, which is the end of `node` or inside its run."""
-        if depth == node.start + len(node.ids):
+        if depth == node.stop:
             return node
         self._serial += 1
         self.nodes += 1
@@ -83,6 +83,7 @@ class Store:
         if at.state is None and not at.children and at.pins == 0 and at is not self.root:
             at.ids += ids
             at.blocks += blocks
+            at.stop += len(ids)
             return at
         self._serial += 1
         self.nodes += 1
@@ -95,26 +96,26 @@ class Store:
         if node.pins == 0 and node.state is not None:
             self.pinned += len(node.state)
         node.pins += 1
-        at: Node | None = node
-        while at is not None:
+        at = node
+        while True:
             at.holds += 1
-            if at.holds > 1:
+            if at.holds > 1 or at.parent is None:
                 break
-            self.pinned += len(at.ids)
             at = at.parent
+        self.pinned += node.stop - at.stop
 
     def unpin(self, node: Node) -> None:
         """One holder less; what nobody needs any more goes, or may go from now on."""
         node.pins -= 1
         if node.pins == 0 and node.state is not None:
             self.pinned -= len(node.state)
-        at: Node | None = node
-        while at is not None:
+        at = node
+        while True:
             at.holds -= 1
-            if at.holds:
+            if at.holds or at.parent is None:
                 break
-            self.pinned -= len(at.ids)
             at = at.parent
+        self.pinned -= node.stop - at.stop
         if node.pins == 0 and node is not self.root:
             self._tidy(node)
 
@@ -122,7 +123,7 @@ class Store:
         """After `node` lost a pin, a child or its snapshot: it goes, becomes one with its only child, may be evicted
         from now on, or stays as it is."""
         root = self.root
-        if self._stateful:
+        if self.snapshot_blocks:
             if node.state is not None:
                 if node.pins == 0:
                     self.ages.add(node)
@@ -159,9 +160,9 @@ class Store:
         """Evicts until `blocks` are free; False, and nothing done, when so many cannot be."""
         if blocks > self.capacity_blocks - self.lent - self.pinned:
             return False
-        missing = blocks - len(self.free)
+        missing = blocks - self.free.count
         if missing > 0:
-            if self._stateful:
+            if self.snapshot_blocks:
                 self._evict_snapshots(missing)
             else:
                 self._evict_tails(missing)
@@ -177,6 +178,7 @@ class Store:
             if missing < size:
                 self.free.give(node.blocks[size - missing :])
                 del node.ids[size - missing :], node.blocks[size - missing :]
+                node.stop -= missing
                 self.evicted_blocks += missing
                 return
             missing -= size
@@ -187,8 +189,8 @@ class Store:
             self._tidy(parent)
 
     def _evict_snapshots(self, missing: int) -> None:
-        enough = len(self.free) + missing
-        while len(self.free) < enough:
+        enough = self.free.count + missing
+        while self.free.count < enough:
             node = self.ages.oldest()
             if node is None:
                 raise InvariantError("no snapshot may go, but room was promised")
@@ -208,7 +210,7 @@ class Store:
             if node.pins == 0:
                 self.ages.add(node)
 
-    def take_snapshots(self, end: Node, stops: list[int], spare: list[int]) -> list[tuple[int, list[int]]]:
+    def take_snapshots(self, end: Node, stops: Sequence[int], spare: Sequence[int]) -> list[tuple[int, list[int]]]:
         """Snapshots at `stops` on the path of `end`, which is pinned: as many as there is room for, first come; then
         cold ones at `spare`, as many as need only free blocks and those of other cold ones.
 
@@ -216,40 +218,44 @@ class Store:
         `stops` the last one goes first.
         """
         size = self.snapshot_blocks
-        ages: dict[int, int] = {}
         self.tick += len(stops) + len(spare)
-        for rank, stop in enumerate(stops):
+        age = self.tick
+        missing: dict[int, int] = {}
+        for stop in stops:
             at = _at(end, stop)
-            if at.state is not None and at.stop == stop:
-                at.used = max(at.used, self.tick - rank)
-            else:
-                ages.setdefault(stop, self.tick - rank)
-        missing = list(ages)[: max(0, self.room // size)]
+            if at.state is None or at.stop != stop:
+                missing.setdefault(stop, age)
+            elif at.used < age:
+                at.used = age
+            age -= 1
+        if self.room < len(missing) * size:
+            missing = dict(list(missing.items())[: max(0, self.room // size)])
         self.make_room(len(missing) * size)
-        taken = [(stop, self._take_snapshot(end, stop, ages[stop])) for stop in missing]
-        for rank, stop in enumerate(spare, len(stops)):
+        taken = [(stop, self._take_snapshot(end, stop, at_age)) for stop, at_age in missing.items()]
+        for stop in spare:
             at = _at(end, stop)
+            age -= 1
             if at.state is not None and at.stop == stop:
                 continue
             if not self._make_spare_room(size):
                 break
-            taken.append((stop, self._take_snapshot(end, stop, self.tick - rank - COLD)))
+            taken.append((stop, self._take_snapshot(end, stop, age - COLD)))
         return taken
 
     def _take_snapshot(self, end: Node, stop: int, age: int) -> list[int]:
         at = self.end_at(_at(end, stop), stop)
-        at.state = self.free.take(self.snapshot_blocks)
+        at.state = state = self.free.take(self.snapshot_blocks)
         at.used = age
         self.stored_blocks += self.snapshot_blocks
         if at.pins:
             self.pinned += self.snapshot_blocks
         else:
             self.ages.add(at)
-        return list(at.state)
+        return state
 
     def _make_spare_room(self, blocks: int) -> bool:
         """Evicts cold snapshots until `blocks` are free; False when there are no more."""
-        while len(self.free) < blocks:
+        while self.free.count < blocks:
             node = self.ages.oldest()
             if node is None or node.used > 0:
                 return False
