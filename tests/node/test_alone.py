@@ -151,6 +151,7 @@ async def test_prompts_of_ids(node: Node) -> None:
     [
         ("/v1/completions", {"prompt": "a", "model": "other"}, 404, "model_not_found"),
         ("/v1/completions", {"prompt": "a" * 400}, 413, "context_length_exceeded"),
+        ("/v1/completions", {"prompt": "a" * 200_000}, 413, "context_length_exceeded"),
         ("/v1/completions", {"prompt": "a" * 390, "max_tokens": 10}, 413, "context_length_exceeded"),
         ("/v1/completions", {"prompt": [1, 258]}, 400, "token_out_of_range"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "invalid_value"),

@@ -36,7 +36,7 @@ QUICK_THREADS = 1
 """Threads for all else: what takes no time waits for nothing that does."""
 LARGE = 64 << 10
 """Characters of text (or token ids) from which work is long: tens of milliseconds."""
-Fits = Callable[[int], None]
+Fits = Callable[[int], object]
 """Is told how many tokens a prompt has, at least. Raises RequestError when they are too many."""
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

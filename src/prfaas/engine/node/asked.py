@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -90,7 +91,8 @@ async def understand(
     kind: Kind, request: AnyRequest, leg: TransferParams, text: Text, limits: Limits, arrived_ns: int, deadline_ns: int
 ) -> Asked:
     """Tokenize and check. Raises RequestError: 400, 409 when the prompt is not the one that was prefilled, 413."""
-    tokens = await prompt_tokens(request, text)
+    bound = partial(_max_tokens, request, longest=limits.max_model_len, prefill_only=leg.do_remote_decode)
+    tokens = await prompt_tokens(request, text, partial(bound, how="at least "))
     if leg.do_remote_prefill and request.stays:
         raise _bad(f"{request.stays} is computed whole where it is answered")
     if leg.do_remote_prefill and (leg.prompt_tokens, leg.prompt_hash) != (len(tokens), prompt_hash(tokens)):
@@ -101,7 +103,7 @@ async def understand(
         )
     stop_ids = frozenset() if request.ignore_eos else text.stop_ids
     sampling = Sampling(
-        max_tokens=_max_tokens(request, len(tokens), limits.max_model_len, prefill_only=leg.do_remote_decode),
+        max_tokens=bound(len(tokens)),
         temperature=1.0 if request.temperature is None else request.temperature,
         top_p=1.0 if request.top_p is None else request.top_p,
         seed=request.seed,
@@ -112,15 +114,16 @@ async def understand(
     return Asked(kind, request, leg, tokens, sampling, arrived_ns, deadline_ns)
 
 
-def _max_tokens(request: AnyRequest, prompt: int, longest: int, *, prefill_only: bool) -> int:
-    """The bound on the answer: what the client said, or the default of its kind, within the context."""
+def _max_tokens(request: AnyRequest, prompt: int, *, longest: int, prefill_only: bool, how: str = "") -> int:
+    """The bound on the answer: what the client said, or the default of its kind, within the context. `how` is
+    "at least " when `prompt` counts what is not tokenized."""
     said, left = request.max_new_tokens, longest - prompt
     if prefill_only:
         said = 1
     if left < (1 if said is None else min(1, said)) or (said is not None and said > left):
         wanted = f"; with {said} tokens of answer that makes {prompt + said}" if said is not None else ""
         raise RequestError(
-            f"this model's context is {longest} tokens, the prompt has {prompt}{wanted}",
+            f"this model's context is {longest} tokens, the prompt has {how}{prompt}{wanted}",
             status=413,
             code="context_length_exceeded",
             param=request.bound_field if left >= (1 if said is None else min(1, said)) else request.prompt_field,
