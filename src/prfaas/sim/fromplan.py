@@ -6,7 +6,7 @@ It knows plans and setups; it computes no rate and no threshold of its own: thos
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -110,7 +110,10 @@ def setup_of(inputs: Inputs, design: Design) -> Setup:
         for link in inputs.said.links
         if link.source in remotes
     ]
-    return Setup(tuple(clusters), tuple(links), remembered(inputs.kv_bytes), _cache(inputs))
+    cache = _cache(inputs)
+    if cache is not None:  # prefixes are copied both ways
+        links += [replace(link, source=link.target, target=link.source) for link in links]
+    return Setup(tuple(clusters), tuple(links), remembered(inputs.kv_bytes), cache)
 
 
 def _cache(inputs: Inputs) -> CacheSetup | None:

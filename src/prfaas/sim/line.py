@@ -81,6 +81,19 @@ class Line:
         self._replan(now_ns)
         return through
 
+    def send(self, now_ns: int, item: object, kv_bytes: int) -> Flow:
+        """`kv_bytes` that there are already leave from now on; `landed` will tell."""
+        self._advance(now_ns)
+        self._number += 1
+        flow = Flow(self, self._number, item, kv_bytes, now_ns, 0.0)
+        flow.until = self.turn + kv_bytes
+        heappush(self.draining, (flow.until, flow.number, flow))
+        self.drains += 1
+        self._untils += flow.until
+        self.uplink.unsent_bytes += kv_bytes
+        self._replan(now_ns)
+        return flow
+
     def abort(self, now_ns: int, flow: Flow) -> None:
         """What is left of it will not be sent."""
         self._advance(now_ns)

@@ -52,6 +52,10 @@ class Prefixes:
         if self._shared.pop(request.number, None) is not None:
             self.pool.drop(request.number)
 
+    def take(self, request: Request, length: int) -> None:
+        """A prefix of it, `length` tokens, was copied here."""
+        self.pool.insert(request.blocks, length, [length] if length % self._snapshot == 0 else [])
+
     def receive(self, request: Request) -> None:
         """Its KV came from elsewhere, and is kept too."""
         end = request.tokens - request.tokens % self._snapshot

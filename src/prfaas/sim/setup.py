@@ -33,7 +33,8 @@ class ClusterSetup:
 
 @dataclass(frozen=True, slots=True)
 class LinkSetup:
-    """From a PrfaaS cluster to a PD cluster, by number. `loss`: the part of the line that retransmission costs."""
+    """From a PrfaaS cluster to a PD cluster, by number; or back, for copies of prefixes. `loss`: the part of the line
+    that retransmission costs."""
 
     source: int
     target: int

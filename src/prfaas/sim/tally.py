@@ -30,6 +30,8 @@ class Tally:
         self.moved = 0
         self.rescued = 0
         self.retried = 0
+        self.copied = 0
+        self.copied_bytes = 0
         self.window_ns = window_ns
         self.series_ttft = [0] * SERIES
         self.series_first = [0] * SERIES

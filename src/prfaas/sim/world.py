@@ -15,11 +15,13 @@ from typing import Any
 
 from prfaas.core.errors import InvariantError
 from prfaas.core.routing.backlog import Backlog
+from prfaas.core.routing.copying import with_copy_ns
 from prfaas.core.routing.policy import IMPOSSIBLE, Answer, Policy
 from prfaas.core.routing.uplink import Uplink
 from prfaas.sim.arrivals import Arrival
 from prfaas.sim.decode import DecodeNode, DecodePool
 from prfaas.sim.faults import Fault
+from prfaas.sim.flow import Flow
 from prfaas.sim.line import Line
 from prfaas.sim.prefixes import Prefixes
 from prfaas.sim.request import UNSEEN, Request
@@ -33,7 +35,7 @@ Log = Callable[[int, int, str, str, tuple[float, ...]], None]
 class PrefillNode:
     """`end_ns`: when what runs will end; `expected_ns`: when policies expect it. `slow`: times as long."""
 
-    __slots__ = ("at", "busy_ns", "cluster", "end_ns", "expected_ns", "number", "running", "slow", "up")
+    __slots__ = ("at", "busy_ns", "cluster", "copy", "end_ns", "expected_ns", "number", "running", "slow", "up")
 
     def __init__(self, cluster: int, number: int) -> None:
         self.cluster = cluster
@@ -44,6 +46,19 @@ class PrefillNode:
         self.end_ns = self.expected_ns = UNSEEN
         self.slow = 1.0
         self.busy_ns = 0
+        self.copy: Flow | None = None
+
+
+class Copy:
+    """A prefix of `length` tokens on its way to `node`, which waits with `request` for it."""
+
+    __slots__ = ("flow", "length", "node", "request")
+
+    def __init__(self, node: PrefillNode, request: Request, length: int) -> None:
+        self.node = node
+        self.request = request
+        self.length = length
+        self.flow: Flow | None = None
 
 
 class World:
@@ -94,12 +109,16 @@ class World:
         for link in setup.links:
             uplink = Uplink(round(link.bps * (1 - link.loss)), link.rtt_ns)
             self.backlogs[link.source].links[link.target] = uplink
-            self.backlogs[link.source].stuck[link.target] = {}
+            if setup.clusters[link.target].decode:
+                self.backlogs[link.source].stuck[link.target] = {}
             self.lines[link.source, link.target] = Line(uplink, self._plan_line, self._drained)
+        self._sources = [
+            [link.source for link in setup.links if link.target == at] for at in range(len(setup.clusters))
+        ]
         homes = setup.homes
         self._options: dict[int, tuple[int, ...]] = {}
         for home in homes:
-            away = [link.source for link in setup.links if link.target == home]
+            away = self._sources[home]
             self._options[home] = (home, *away)
             if not any(setup.clusters[at].prefill for at in self._options[home]):
                 raise InvariantError(f"nothing can prefill for {setup.clusters[home].name}")
@@ -163,17 +182,43 @@ class World:
         if self.caches:
             for at in options:
                 uncached[at] = tokens - self.caches[at].usable(arrival.blocks, tokens)
+            self._price(now_ns, request)
         kv_bytes = self._kv(uncached[home])
         for at in options:
             cost = self._prefill[at]
-            if cost is not None:
-                prefills[at] = cost(uncached[at], tokens)
+            if cost is not None and not self.caches:
+                prefills[at] = cost(tokens, tokens)
             if at != home:
                 crossing[at] = kv_bytes
         self.alive += 1
         self.tally.came(now_ns)
         self._come(now_ns)
         self._place(now_ns, request)
+
+    def _price(self, now_ns: int, request: Request) -> None:
+        """Prefill times with what each cluster holds, or what it would hold if the longest prefix were copied there."""
+        tokens, uncached = request.tokens, request.uncached
+        for at in request.options:
+            cost = self._prefill[at]
+            if cost is None:
+                continue
+            own = cost(uncached[at], tokens)
+            copied = self._copied_ns(now_ns, request, at, own)
+            request.prefill_ns[at] = own if copied is None else copied[0]
+
+    def _copied_ns(self, now_ns: int, request: Request, at: int, own: int) -> tuple[int, int, int] | None:
+        """(time, source, bytes) of copying a longer prefix first, where that is sooner."""
+        uncached = request.uncached
+        source = min(self._sources[at], key=uncached.__getitem__, default=at)
+        more = uncached[at] - uncached[source]
+        if source not in request.options or more <= 0:
+            return None
+        cost = self._prefill[at]
+        assert cost is not None
+        kv_bytes = self._kv(more)
+        shorter = cost(uncached[source], request.tokens)
+        whole = with_copy_ns(now_ns, self.lines[source, at].uplink, kv_bytes, own, shorter)
+        return None if whole is None else (whole, source, kv_bytes)
 
     def _place(self, now_ns: int, request: Request) -> None:
         answer: Answer = self.policy.place(now_ns, request, self.backlogs)
@@ -193,17 +238,53 @@ class World:
                     self._seek(now_ns, other)
 
     def _start(self, now_ns: int, node: PrefillNode, request: Request) -> None:
+        node.running = request
+        if request.begun_ns == UNSEEN:
+            request.begun_ns = now_ns
+        request.where = -1
+        node.at = now_ns
+        if self.caches and self._copies(now_ns, node, request):
+            return
+        self._compute(now_ns, node, request)
+
+    def _copies(self, now_ns: int, node: PrefillNode, request: Request) -> bool:
+        """What is cached now may differ from what was when it came. True: a prefix is on its way, and prefill waits."""
+        at, tokens, blocks = node.cluster, request.tokens, request.blocks
+        for one in request.options:
+            request.uncached[one] = tokens - self.caches[one].usable(blocks, tokens)
+        cost = self._prefill[at]
+        assert cost is not None
+        own = cost(request.uncached[at], tokens)
+        copied = self._copied_ns(now_ns, request, at, own)
+        if copied is None:
+            return False
+        whole, source, kv_bytes = copied
+        node.expected_ns = now_ns + whole
+        self.backlogs[at].started(node.expected_ns)
+        self.tally.copied += 1
+        self.tally.copied_bytes += kv_bytes
+        length = tokens - request.uncached[source]
+        node.copy = self.lines[source, at].send(now_ns, Copy(node, request, length), kv_bytes)
+        return True
+
+    def _copied(self, now_ns: int, copy: Copy) -> None:
+        """A prefix has come: prefill begins."""
+        node, request = copy.node, copy.request
+        if node.running is not request or node.copy is not copy.flow:
+            return
+        node.copy = None
+        at = node.cluster
+        self.caches[at].take(request, copy.length)
+        self.backlogs[at].ended(node.expected_ns)
+        self._compute(now_ns, node, request)
+
+    def _compute(self, now_ns: int, node: PrefillNode, request: Request) -> None:
         at = node.cluster
         if self.caches:
             self._resume(request, at)
         takes_ns = request.prefill_ns[at]
-        node.running = request
         node.expected_ns = now_ns + takes_ns
         node.end_ns = node.expected_ns if node.slow == 1.0 else now_ns + int(takes_ns * node.slow)
-        node.at = now_ns
-        request.where = -1
-        if request.begun_ns == UNSEEN:
-            request.begun_ns = now_ns
         self.backlogs[at].started(node.expected_ns)
         heappush(self._heap, (node.end_ns, next(self._seq), self._prefilled, node))
         home = request.options[0]
@@ -261,11 +342,19 @@ class World:
     def _let_go(self, now_ns: int, node: PrefillNode) -> None:
         self.backlogs[node.cluster].ended(node.expected_ns)
         node.busy_ns += now_ns - node.at
+        if node.copy is not None:
+            node.copy.line.abort(now_ns, node.copy)
+            node.copy = None
         node.running = None
         node.end_ns = node.expected_ns = UNSEEN
 
     def _drained(self, now_ns: int, item: object) -> None:
         """The last byte of a transfer that was behind has left."""
+        if isinstance(item, Copy):
+            assert item.node.copy is not None
+            item.flow = item.node.copy
+            self._at(now_ns + item.flow.line.uplink.rtt_ns, self._copied, item)
+            return
         assert isinstance(item, Request)
         request = item
         home = request.options[0]
@@ -367,7 +456,7 @@ class World:
         """The end of what is measured of lines."""
         for line in self.lines.values():
             line.book(now_ns)
-        self.egress_bytes = sum(line.total for line in self.lines.values())
+        self.egress_bytes = sum(line.total for (_, to), line in self.lines.items() if to in self._homes)
 
     def _fault(self, now_ns: int, what: tuple[Fault, bool]) -> None:
         fault, begins = what

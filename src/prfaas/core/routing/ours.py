@@ -16,13 +16,21 @@ from prfaas.core.routing.policy import Answer, Job
 from prfaas.core.routing.pull import Pull
 from prfaas.core.routing.reference import able
 
+PATIENCE_NS = 90 * 10**9
+"""So long a link's fault has lasted for each long job that may wait at home because of it. A fault that began a moment
+ago will probably be over soon, and what waits at home then has delayed short ones for nothing."""
+NARROW = 8
+"""Long jobs that may wait at home because of a link that is always that narrow."""
+BOUND_NS = 10**9
+"""A link is the limit of a job when it makes it so much later than the prefill would."""
+
 
 class Ours(Pull):
     """`reserve`: nodes that a PrfaaS cluster keeps for long jobs when short ones would come; `keep`: nodes that a home
     keeps for short jobs when long ones would stay."""
 
     name = "ours"
-    own_order = 0.5
+    own_order = 0.25
 
     def __init__(self, threshold: int, order: float = 0.0, reserve: int = 0, keep: int = 0) -> None:
         super().__init__(threshold, order, reserve)
@@ -47,18 +55,23 @@ class Ours(Pull):
             return Answer(at_home, "short")
         here = ready_ns(now_ns, job, home)
         there, best = min([(ready_ns(now_ns, job, clusters[at]), at) for at in spare])
-        if there < here:
-            return Answer(best, "spare", (here / 1e9, there / 1e9))
-        return Answer(at_home, "short", (here / 1e9, there / 1e9))
+        return Answer(
+            best if there < here else at_home, "spare" if there < here else "short", (here / 1e9, there / 1e9)
+        )
 
     def _long(self, now_ns: int, job: Job, home: Backlog, away: Sequence[int], clusters: Sequence[Backlog]) -> Answer:
-        free = home.idle - len(home) > self.keep
-        if len(away) == 1 and not free:
-            return Answer(away[0], "long")
         there, best = min([(ready_ns(now_ns, job, clusters[at]), at) for at in away])
-        if not free:
-            return Answer(best, "long")
+        free = home.idle - len(home)
+        lent = free > self.keep
+        if not lent:
+            link = clusters[best].links[home.at]
+            room = NARROW if link.since_ns is None else (now_ns - link.since_ns) // PATIENCE_NS
+            if free + room <= 0:
+                return Answer(best, "long")
+            prefilled = clusters[best].wait_ns(now_ns, job) + job.prefill_ns[best] + link.rtt_ns
+            if there <= prefilled + BOUND_NS:
+                return Answer(best, "long")
         here = ready_ns(now_ns, job, home)
         if here < there:
-            return Answer(home.at, "sooner_here", (here / 1e9, there / 1e9))
+            return Answer(home.at, "sooner_here" if lent else "link_bound", (here / 1e9, there / 1e9))
         return Answer(best, "long", (here / 1e9, there / 1e9))
