@@ -11,29 +11,34 @@ from tests.core.cache.reference import PlainBlocks, PlainSnapshots
 from prfaas.core.cache.prefixes import PrefixPool
 from prfaas.core.cache.spec import PoolSpec
 
-REQUESTS = st.lists(st.tuples(WORDS, st.integers(1, 2 * BLOCK), st.lists(st.integers(1, 7), max_size=3)), max_size=25)
+STOPS = st.lists(st.integers(1, 7), max_size=3)
+REQUESTS = st.lists(st.tuples(WORDS, st.integers(1, 2 * BLOCK), STOPS, STOPS), max_size=25)
+
+
+def some_within(chain: list[int], stops: list[int]) -> list[int]:
+    return [stop for stop in stops if stop <= len(chain)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-@given(requests=REQUESTS, capacity=st.integers(4, 30))
+@given(requests=REQUESTS, capacity=st.integers(4, 30), supersede=st.booleans())
 def test_hits_and_evictions_are_those_of_plain_lru(
-    size: int, requests: list[tuple[list[int], int, list[int]]], capacity: int
+    size: int, requests: list[tuple[list[int], int, list[int], list[int]]], capacity: int, supersede: bool
 ) -> None:
-    pool = PrefixPool(PoolSpec(BLOCK, size), capacity, supersede=False)
-    plain = PlainSnapshots(capacity, size) if size else PlainBlocks(capacity)
+    pool = PrefixPool(PoolSpec(BLOCK, size), capacity, supersede=supersede)
+    plain = PlainSnapshots(capacity, size, supersede) if size else PlainBlocks(capacity)
     chains = Chains()
-    for number, (word, tail, stops) in enumerate(requests):
+    for number, (word, tail, stops, spare) in enumerate(requests):
         chain = chains.of(word)
         tokens = len(chain) * BLOCK + tail
         usable = pool.usable(chain, tokens)
         grant = pool.begin(number, chain, tokens)
-        hit = plain.serve(chain, -(-tokens // BLOCK), stops)
+        hit = plain.serve(chain, -(-tokens // BLOCK), *(some_within(chain, some) for some in (stops, spare)))
         if hit is None:
             assert grant is None
             continue
         assert grant is not None
         assert grant.cached_tokens == usable == hit * BLOCK
-        pool.end(number, chain, tokens, [stop * BLOCK for stop in stops])
+        pool.end(number, chain, tokens, *([stop * BLOCK for stop in some] for some in (stops, spare)))
         assert pool.used_blocks == pool.prefix_blocks == plain.used
         pool.validate()
 

@@ -52,7 +52,8 @@ class PrefixPool:
     """`capacity_blocks` equal blocks that requests work in and prefixes stay in.
 
     `supersede`: a snapshot from which a request resumed, and beyond which it left one, is cold (goes before all others)
-    until it is used again, unless other prefixes go on from it: a conversation resumes at its end.
+    until it is used again, as are those before it, unless other prefixes go on from there: a conversation resumes at
+    its end, and a long one must not fill the pool.
 
     Counters since the start: `asked_tokens` and `hit_tokens` of requests that began, `refused` (no room).
     """
@@ -291,9 +292,8 @@ class PrefixPool:
         stops = self._stops(snapshots, before.stop, limit)
         cold = self._stops(spare, before.stop, limit)
         kept = self._keep(job, chain, max([0, *stops, *cold]), stops, cold, over=over)
-        went_on = before.state is not None and job.node is not before
-        if self.supersede and went_on and len(before.children) == 1 and not before.pins:
-            self._store.cool(before)
+        if self.supersede and before.state is not None and job.node is not before:
+            self._store.supersede(before)
         return kept
 
     def _keep(

@@ -203,12 +203,18 @@ class Store:
         node.state = None
         self._tidy(node)
 
-    def cool(self, node: Node) -> None:
-        """The snapshot of `node` goes before all that are not cold, until it is used again."""
-        if node.used > 0:
-            node.used -= COLD
-            if node.pins == 0:
-                self.ages.add(node)
+    def supersede(self, node: Node) -> None:
+        """Somebody resumed at `node` and left a snapshot beyond it: this one and those before it go before all that are
+        not cold, until they are used again; up to one that is cold already, or where paths part. So a path has few
+        snapshots that are not cold, however long it grows."""
+        at = node
+        while at.parent is not None and len(at.children) == 1:
+            if at.state is not None and at.pins == 0:
+                if at.used < 0:
+                    break
+                at.used -= COLD
+                self.ages.add(at)
+            at = at.parent
 
     def take_snapshots(self, end: Node, stops: Sequence[int], spare: Sequence[int]) -> list[tuple[int, list[int]]]:
         """Snapshots at `stops` on the path of `end`, which is pinned: as many as there is room for, first come; then
