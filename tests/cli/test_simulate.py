@@ -177,3 +177,28 @@ def test_a_bad_row_of_a_trace_is_named(tmp_path: Path) -> None:
     code, _, err = simulate(PAPER, "--trace", str(file))
     assert code == 2
     assert f"{file}:2: " in err
+
+
+EMULATED = str(ROOT / "examples" / "two-by-two.yaml")
+
+
+def test_a_topology_of_emulated_nodes_runs_with_a_trace(tmp_path: Path) -> None:
+    file = str(trace(tmp_path / "trace.jsonl", 200))
+    found = said(EMULATED, "--trace", file, "--policy", "ours")
+    assert found["completed"] == 200
+    assert set(found["use"]) == {"east", "west", "north", "south"}  # type: ignore[call-overload]
+    assert found["tpot_s"]["p50"] == 0.00125  # type: ignore[index]  # 25 ms at a time scale of 0.05
+
+
+@pytest.mark.parametrize(
+    ("file", "more", "expected"),
+    [
+        (EMULATED, False, "a topology says nothing of requests; expected --trace too"),
+        (str(ROOT / "examples" / "two-clusters.yaml"), True, "engine: not emulated; expected `kind: emulated`"),
+    ],
+)
+def test_a_topology_that_cannot_be_simulated_says_why(tmp_path: Path, file: str, more: bool, expected: str) -> None:
+    arguments = ("--trace", str(trace(tmp_path / "trace.jsonl"))) if more else ()
+    code, out, err = simulate(file, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err

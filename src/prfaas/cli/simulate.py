@@ -19,6 +19,7 @@ from prfaas.plan.planfile import Trace
 from prfaas.plan.planreader import read_plan
 from prfaas.sim.answer import CompareAnswer, FindMaxAnswer, Tried, as_json, compare_answer, simulate_answer
 from prfaas.sim.fromplan import Planned, planned
+from prfaas.sim.fromtopology import is_topology, planned_topology
 from prfaas.sim.run import METRICS, Outcome, Run, highest_rate, perform
 from prfaas.sim.scenario import Scenario, read_scenario
 from prfaas.sim.words import compare_words, simulate_words
@@ -62,7 +63,10 @@ def command(
     find_max: bool,
     slo: str | None,
 ) -> None:
-    """Simulate the clusters, links and traffic that the plan FILE describes, with the decisions of production."""
+    """Simulate the clusters, links and traffic that FILE describes, with the decisions of production.
+
+    FILE is a plan file, or a topology of emulated nodes (with --trace).
+    """
     if rate is not None and load is not None:
         raise click.UsageError("got --rate and --load; expected one of them")
     if find_max != (slo is not None):
@@ -98,6 +102,8 @@ def command(
 
 
 def _planned(file: Path, trace: Path | None) -> Planned:
+    if is_topology(file):
+        return planned_topology(file, trace)
     said, document = read_plan(file)
     if trace is not None:
         traffic = msgspec.structs.replace(said.traffic, lengths=Trace(file=str(trace.absolute())), output=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import pairwise
 
@@ -41,6 +41,10 @@ class Curve:
         if not points or any(b[0] <= a[0] or b[1] < a[1] for a, b in steps) or points[0][0] < 0:
             raise InvariantError(f"not a curve: {points}")
 
+    def scaled(self, factor: float) -> Curve:
+        """The same with each time `factor` times as long."""
+        return Curve([(x, round(ns * factor)) for x, ns in zip(self._xs, self._ns, strict=True)])
+
     def at(self, x: int) -> Estimate:
         """The time at `x`, never below 0."""
         xs, ns = self._xs, self._ns
@@ -64,6 +68,15 @@ class Profile:
     date: date
     prefills: tuple[tuple[int, Curve], ...]
     decodes: tuple[tuple[int, Curve | int], ...]
+
+    def scaled(self, factor: float) -> Profile:
+        """The same with each time `factor` times as long."""
+        prefills = tuple((cached, curve.scaled(factor)) for cached, curve in self.prefills)
+        decodes = tuple(
+            (batch, round(step * factor) if isinstance(step, int) else step.scaled(factor))
+            for batch, step in self.decodes
+        )
+        return replace(self, prefills=prefills, decodes=decodes)
 
     def prefill_ns(self, uncached: int, context: int) -> int:
         """See `prefill`."""
