@@ -16,6 +16,7 @@ from prfaas.testing.restarts import kill
 
 LONG = "x" * 120
 RETRY = "local; cluster=home; reason=retry"
+MISMATCH = "local; cluster=home; reason=layout_mismatch"
 
 
 async def fail(_step: int) -> None:
@@ -137,7 +138,7 @@ async def test_another_layout_far_away_is_refused_by_name_and_served_at_home(rig
     home, decoders = [await rig.node("home-p", "prefill")], [await rig.node("home-d", "decode")]
     async with two_clusters(rig, far=far, home=home, decoders=decoders) as grid:
         answer = await grid.complete(LONG, max_tokens=6)
-        assert (answer.status, answer.headers["x-prfaas-route"]) == (200, RETRY)
+        assert (answer.status, answer.headers["x-prfaas-route"]) == (200, MISMATCH)
         assert far[0].engine.seen["prefill"] == 0
         await grid.settled()
 
