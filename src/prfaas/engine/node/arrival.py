@@ -27,14 +27,19 @@ class Arrivals:
 
     async def begin(self, asked: Asked) -> Receiving:
         """Use the transfer's credit, or wait for some, and dial every rank that has something for us. The credit is
-        held until the transfer is over. Raises RequestError, 400 "layout_mismatch", when this engine cannot take it."""
+        held until the transfer is over. Raises RequestError, 502 "kv_transfer_failed", when this engine cannot take it."""
         leg, transfer = asked.leg, asked.transfer
         name, remote = transfer, leg.remote
         if len(remote) > 1:
             try:
                 remote = [leg.remote[rank] for rank in sources(self._engine.layout, len(remote), 1, 0)]
             except LocalError as error:
-                raise RequestError(str(error), param="kv_transfer_params", code="layout_mismatch") from None
+                raise RequestError(
+                    f"receiving KV failed: layout: {error}",
+                    status=502,
+                    kind="server_error",
+                    code="kv_transfer_failed",
+                ) from None
             name = rank_transfer(transfer, 0, 1)
         await self._credits.use(transfer, self._engine.layout.bytes_at(asked.kv_tokens))
         try:
