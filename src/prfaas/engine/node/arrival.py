@@ -26,8 +26,11 @@ class Arrivals:
         self._tasks, self._metrics = tasks, metrics
 
     async def begin(self, asked: Asked) -> Receiving:
-        """Use the transfer's credit, or wait for some, and dial every rank that has something for us. The credit is
-        held until the transfer is over. Raises RequestError, 502 "kv_transfer_failed", when this engine cannot take it."""
+        """Use the transfer's credit, or wait for some, and dial every rank that has something for us.
+
+        The credit is held until the transfer is over. Raises RequestError, 502 "kv_transfer_failed", when this engine
+        cannot take it.
+        """
         leg, transfer = asked.leg, asked.transfer
         name, remote = transfer, leg.remote
         if len(remote) > 1:
