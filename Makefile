@@ -34,10 +34,10 @@ $(VLLM_READY): requirements-vllm.lock pyproject.toml tools/setup-vllm tools/vllm
 	@PYTHON="$(PYTHON)" VENV="$(VLLM_VENV)" bash tools/setup-vllm
 
 up: $(READY)
-	@exec $(BIN)/prfaas up "$(TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
+	@PRFAAS_END_WITH_PARENT=1 exec $(BIN)/prfaas up "$(TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
 
 up-vllm: $(READY) $(VLLM_READY)
-	@$(VLLM) exec $(BIN)/prfaas up "$(VLLM_TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
+	@PRFAAS_END_WITH_PARENT=1 $(VLLM) exec $(BIN)/prfaas up "$(VLLM_TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
 
 test-vllm: $(READY) $(VLLM_READY)
 	@$(VLLM) $(BIN)/python -m pytest -m "vllm and not nightly"

@@ -130,19 +130,20 @@ def test_welcome_shows_how_to_ask(tmp_path: Path) -> None:
     model.mkdir()
     topology = localised(read_topology(EXAMPLE), model)
     logs = {"home": tmp_path / "logs" / "home.log"}
-    said = welcome(topology, 12.34, logs, {})
+    said = welcome(topology, 12.34, logs, {}, Path("run.yaml"))
     assert "Ready after 12.3 s: smollm2 at http://127.0.0.1:8000/v1\n" in said
     assert "curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\" in said
     assert str(tmp_path / "logs") in said
     (model / "chat_template.jinja").write_text("{{ messages }}")
-    assert "curl http://127.0.0.1:8000/v1/chat/completions" in welcome(topology, 1, logs, {})
-    keyed = welcome(topology, 1, logs, {"PRFAAS_API_KEYS": "sesame"})
+    assert "The topology as it runs: run.yaml" in said
+    assert "curl http://127.0.0.1:8000/v1/chat/completions" in welcome(topology, 1, logs, {}, Path("run.yaml"))
+    keyed = welcome(topology, 1, logs, {"PRFAAS_API_KEYS": "sesame"}, Path("run.yaml"))
     assert "authorization: Bearer $KEY" in keyed
     assert "sesame" not in keyed
 
 
 def test_welcome_python_is_python(tmp_path: Path) -> None:
-    said = welcome(localised(read_topology(EXAMPLE), tmp_path), 1, {}, {})
+    said = welcome(localised(read_topology(EXAMPLE), tmp_path), 1, {}, {}, Path("run.yaml"))
     lines = [line.strip() for line in said.splitlines()]
     start = lines.index("from openai import OpenAI")
     compile("\n".join(lines[start : start + 4]), "welcome", "exec")

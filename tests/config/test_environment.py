@@ -28,10 +28,9 @@ def test_a_secret_is_made_only_for_one_program_that_starts_all_on_loopback(tmp_p
     with pytest.raises(ConfigError, match=r"there is no secret; expected \$PRFAAS_SECRET, or security.secret_file"):
         read_environment(local, {})
     public = topology(tmp_path, "0.0.0.0:8000")
-    with pytest.raises(
-        ConfigError, match=r"there is no secret, and clusters.home.listen \(0.0.0.0:8000\) is not on loopback"
-    ):
+    with pytest.raises(ConfigError, match=r"there is no secret, and 0.0.0.0:8000 is not on loopback") as exposed:
         read_environment(public, {"PRFAAS_API_KEYS": "k"}, alone=True)
+    assert exposed.value.where == ("clusters", "home", "listen")
 
 
 def test_a_short_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
@@ -42,8 +41,11 @@ def test_a_short_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
 
 def test_a_public_gateway_needs_api_keys(tmp_path: Path) -> None:
     public = topology(tmp_path, "0.0.0.0:8000")
-    with pytest.raises(ConfigError, match=r"there are no API keys, and the gateway's 0.0.0.0:8000 is not on loopback"):
+    with pytest.raises(
+        ConfigError, match=r"there are no API keys, and the gateway's 0.0.0.0:8000 is not on loopback"
+    ) as open_to_all:
         read_environment(public, {"PRFAAS_SECRET": SECRET})
+    assert open_to_all.value.where == ("clusters", "home", "listen")
     given = read_environment(public, {"PRFAAS_SECRET": SECRET, "PRFAAS_API_KEYS": " one, two ,,"})
     assert given.api_keys == ("one", "two")
 

@@ -10,13 +10,22 @@ from statistics import NormalDist
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from prfaas.core.errors import ConfigError, InvariantError
 from prfaas.model.profile import Curve, Estimate, Profile
-from prfaas.model.profilefile import built_in, load_profile, read_profile
+from prfaas.model.profilefile import (
+    built_in,
+    load_profile,
+    load_profile_file,
+    profile_text,
+    read_profile,
+    read_profile_file,
+)
 
 MS = 10**6
 H200, H20 = load_profile("paper-h200"), load_profile("paper-h20")
+ALL = [load_profile(name) for name in built_in()]
 
 
 @pytest.mark.parametrize(("tokens", "ms"), [(1024, 440), (8192, 720), (32768, 1840), (131072, 7400)])
@@ -48,21 +57,42 @@ def test_the_papers_ninetieth_percentile() -> None:
 
 
 def test_every_built_in_says_where_it_comes_from() -> None:
-    assert built_in() == ("paper-h20", "paper-h200")
+    assert {"paper-h20", "paper-h200", "h200-8-minimax-m2.5"} <= set(built_in())
     for name in built_in():
-        profile = load_profile(name)
-        assert profile.name == name
-        assert "2604.15039" in profile.source
-        assert profile.date.year == 2026
+        said = load_profile_file(name)
+        assert said.name == load_profile(name).name == name
+        assert said.date.year == 2026
+        modelled = not name.startswith("paper-")
+        assert ("aiconfigurator-core 0.12.0" if modelled else "2604.15039") in said.source
+        assert {said.prefill.basis, said.decode.basis} <= ({"modelled"} if modelled else {"measured", "derived"})
+        assert not modelled or "beyond, aiconfigurator extrapolates" in said.prefill.note
     assert "derived" in H20.source
+    assert load_profile_file("paper-h20").prefill.basis == "derived"
+    assert load_profile_file("paper-h200").prefill.basis == "measured"
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_what_is_written_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+    said = load_profile_file(name)
+    file = tmp_path / "p.yaml"
+    file.write_text(profile_text(said))
+    assert read_profile_file(file) == said
+
+
+def test_odd_texts_are_written_well(tmp_path: Path) -> None:
+    odd = replace(load_profile_file("paper-h20"), name="a: 'b' \"c\" # d", source="x\n- {y}\u0085\U0001f600 é\t")
+    file = tmp_path / "p.yaml"
+    file.write_text(profile_text(odd), encoding="utf-8")
+    assert read_profile_file(file) == odd
 
 
 @given(st.integers(0, 200_000), st.integers(0, 200_000))
 def test_more_takes_no_less(one: int, other: int) -> None:
     less, more = sorted((one, other))
-    for profile in (H200, H20):
+    for profile in ALL:
         assert profile.prefill_ns(less, less) <= profile.prefill_ns(more, more)
-        assert profile.prefill_ns(less, more) <= profile.prefill_ns(more, more)
+        if not profile.prefill(more, more).extrapolated:
+            assert profile.prefill_ns(less, more) <= profile.prefill_ns(more, more)
         cached = more - less
         assert profile.prefill_ns(less // 2, less // 2 + cached) <= profile.prefill_ns(less, more)
         assert profile.decode_step_ns(less + 1, more) <= profile.decode_step_ns(more + 1, more)
@@ -192,7 +222,7 @@ def test_rows_to_begin_from_are_needed(tmp_path: Path) -> None:
 
 def test_unknown_and_missing_profiles(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="profile 'h300': expected one of paper-h20, paper-h200, or a path with a slash"
+        ConfigError, match=r"profile 'h300': expected one of .*, paper-h20, paper-h200, or a path with a slash"
     ):
         load_profile("h300")
     with pytest.raises(ConfigError, match="no such file; expected a profile"):

@@ -54,7 +54,7 @@ clusters:
   far: {{kind: prfaas, nodes: [{{name: far-prefill, role: prefill, {far_data} engine: {engine(far_more)}}}]}}
 links: [{{from: far, to: home, bandwidth: {mbps}Mbps, rtt: 4ms, emulate: true}}]
 policy: {{kind: threshold, threshold: {THRESHOLD}}}
-limits: {{max_model_len: 4096, deadline: 60s, leases: {{node: 30s}}}}
+limits: {{max_model_len: 4096, deadline: 200s, leases: {{node: 30s}}}}
 """
 
 
@@ -67,7 +67,7 @@ class Served(System):
         body |= {"return_token_ids": True} | more
         url = self.url if at is None else self.health_of(at)
         headers = {} if at is None else {"Authorization": f"Bearer {SECRET}"}
-        return httpx2.post(url + "/v1/completions", json=body, headers=headers, timeout=120)
+        return httpx2.post(url + "/v1/completions", json=body, headers=headers, timeout=240)
 
     def tokens(self, *given: Any, **more: Any) -> list[int]:
         """The tokens of an answer."""

@@ -19,17 +19,20 @@ from prfaas.model.text import Text
 from prfaas.model.watched import watched
 
 CHECKER = "prfaas.engine.transformers.check"
+NO_DEVICE = 3
+"""The checker's exit code when an accelerator is missing or too small."""
 
 
 def check_model(topology: Topology, directory: Path) -> None:
-    """Raises ConfigError, one line: broken, too big for this machine, or of a family that cannot be served."""
+    """Raises ConfigError, one line: broken, too big for this machine, of a family that cannot be served, or a device
+    that is not here."""
     given = is_directory_name(topology.model)
     if given:
         Text.load(directory).close()
     engines = [
-        f"{node.engine.dtype}:{node.engine.device}"
-        for cluster in topology.clusters.values()
-        for node in cluster.nodes
+        (("clusters", name, "nodes", at, "engine", "device"), node.engine.dtype, node.engine.device)
+        for name, cluster in topology.clusters.items()
+        for at, node in enumerate(cluster.nodes)
         if isinstance(node.engine, TransformersEngine) and (given or node.engine.device != "cpu")
     ]
     if not engines:
@@ -37,11 +40,14 @@ def check_model(topology: Topology, directory: Path) -> None:
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(f"model {topology.model} needs transformers; expected `pip install prfaas[transformers]`")
     step = StepLine(sys.stderr)
-    command = [sys.executable, "-P", "-m", CHECKER, "--until-eof", str(directory), *engines]
+    command = [sys.executable, "-P", "-m", CHECKER, "--until-eof", str(directory)]
+    command += [f"{dtype}:{device}" for _, dtype, device in engines]
     try:
         with tempfile.TemporaryDirectory(prefix="prfaas-check-") as scratch:
             code, lines = watched(command, Path(scratch) / "log", f"checking {topology.public_name}", step)
     finally:
         step.done()
     if code:
-        raise ConfigError(lines[-1] if lines else f"checking {directory} failed with exit code {code}")
+        said = lines[-1] if lines else f"checking {directory} failed with exit code {code}"
+        asked = [where for where, _, device in engines if device != "cpu"]
+        raise ConfigError(said, asked[0] if code == NO_DEVICE else ("model",))

@@ -56,7 +56,7 @@ def _transformers(topology: Topology, wanted: TransformersEngine, directory: Pat
 
     return Transformers(
         directory,
-        kv_blocks=_blocks(wanted),
+        kv_blocks=memory_blocks(wanted),
         chunk_tokens=wanted.chunk_tokens,
         threads=wanted.threads or os.cpu_count() or 1,
         device=wanted.device,
@@ -77,7 +77,6 @@ def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text, transport:
     printable = text.printable()
     if not printable:
         raise ConfigError(f"{topology.model}: its tokenizer has no token for a single letter; expected another model")
-    blocks = _blocks(wanted)
 
     def cut() -> None:
         for connection in transport.connections:
@@ -86,13 +85,7 @@ def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text, transport:
     faults = Faults(wanted.faults, cut=cut)
     engine = Emulated(
         layout_of(wanted.layout, wanted.bytes_scale),
-        Limits(
-            max_model_len=min(topology.limits.max_model_len or LONGEST, blocks * wanted.block_tokens),
-            max_sequences=wanted.max_sequences,
-            vocab_size=text.vocab_size,
-            block_tokens=wanted.block_tokens,
-            kv_blocks=blocks,
-        ),
+        emulated_limits(topology, wanted, text.vocab_size),
         load_profile(wanted.profile),
         Letters(printable, min(text.stop_ids, default=printable[-1])),
         time_scale=wanted.time_scale,
@@ -103,5 +96,18 @@ def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text, transport:
     return Built(engine, fault_routes(faults))
 
 
-def _blocks(wanted: TransformersEngine | EmulatedEngine) -> int:
+def emulated_limits(topology: Topology, wanted: EmulatedEngine, vocab_size: int) -> Limits:
+    """What an emulated engine takes, before its memory is looked at."""
+    blocks = memory_blocks(wanted)
+    return Limits(
+        max_model_len=min(topology.limits.max_model_len or LONGEST, blocks * wanted.block_tokens),
+        max_sequences=wanted.max_sequences,
+        vocab_size=vocab_size,
+        block_tokens=wanted.block_tokens,
+        kv_blocks=blocks,
+    )
+
+
+def memory_blocks(wanted: TransformersEngine | EmulatedEngine) -> int:
+    """KV blocks of an engine: as many as it was given, or more than any memory holds."""
     return wanted.kv_blocks or UNBOUNDED_TOKENS // wanted.block_tokens

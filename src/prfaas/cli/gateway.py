@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import click
 import structlog
 
 from prfaas.cli.heads import head_of, hear_kv_events, home_link, listen, roster_of, service_of
+from prfaas.cli.secrets import environment_of
 from prfaas.cluster.shares import LinkShares
-from prfaas.config.environment import Environment, read_environment
+from prfaas.config.environment import Environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology, VllmEngine
 from prfaas.core.errors import ConfigError
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 def command(file: Path, cluster: str) -> None:
     """Serve one OpenAI-compatible endpoint: the head of PD cluster CLUSTER of topology FILE."""
     topology = read_topology(file)
-    environment = read_environment(topology, os.environ)
+    environment = environment_of(topology, file)
     set_up_logging(environment.log.level, environment.log.format, program="gateway", cluster=cluster)
     name = ClusterName(cluster)
     if name not in topology.of_kind("pd"):

@@ -18,10 +18,11 @@ COMMANDS = {
     "prefill-service": ("prfaas.cli.service", "Head of a PrfaaS cluster."),
     "node": ("prfaas.cli.node", "One embedded engine."),
     "validate": ("prfaas.cli.validate", "Check a topology file."),
-    "schema": ("prfaas.cli.schema", "Print the JSON Schema of the topology file."),
+    "schema": ("prfaas.cli.schema", "Print a JSON Schema: of the topology file, or of a command's --json."),
     "model": ("prfaas.cli.model", "What a model's KV cache is made of and weighs."),
     "profile": ("prfaas.cli.profile", "Make, measure and show profiles: how long hardware takes."),
     "plan": ("prfaas.cli.plan", "What PrfaaS would bring: designs side by side, and a verdict."),
+    "simulate": ("prfaas.cli.simulate", "Run a plan's clusters in virtual time: queues, bursts, caches, faults."),
     "fetch": ("prfaas.cli.fetch", "Fetch a model of the catalog."),
 }
 """Command -> the module that has it as `command`, and its help."""

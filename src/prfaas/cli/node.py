@@ -14,8 +14,9 @@ import structlog
 
 from prfaas.cli.engines import engine_of
 from prfaas.cli.joiner import ANY_PORT, Joiner, Wanted, joining_node
+from prfaas.cli.secrets import environment_of
 from prfaas.cli.vllmserve import vllm_command, vllm_environment
-from prfaas.config.environment import Environment, read_environment
+from prfaas.config.environment import Environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Node, Topology, VllmEngine
 from prfaas.config.units import Endpoint
@@ -63,7 +64,7 @@ def command(
 ) -> None:
     """Run one engine: node NODE of cluster CLUSTER of topology FILE. With --join, one that FILE does not list."""
     topology = read_topology(file)
-    environment = read_environment(topology, os.environ)
+    environment = environment_of(topology, file)
     set_up_logging(environment.log.level, environment.log.format, program="node", cluster=cluster, node=node)
     if cluster not in topology.clusters:
         raise ConfigError(f"{file}: no cluster is called {cluster!r}; expected one of {', '.join(topology.clusters)}")

@@ -73,6 +73,56 @@ def csv_(
     write(said, out)
 
 
+@command.command("aiconfigurator")
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--system", required=True, help="The accelerator, such as h200_sxm.")
+@click.option("--backend", default="sglang", show_default=True, help="sglang, vllm or trtllm.")
+@click.option("--backend-version", help="Of its data; without it the newest whole ones.")
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel.")
+@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel.")
+@click.option("--attention-dp", type=click.IntRange(1), default=1, show_default=True, help="Attention data parallel.")
+@click.option("--moe-tp", type=click.IntRange(1), default=1, show_default=True, help="Experts, tensor parallel.")
+@click.option("--moe-ep", type=click.IntRange(1), default=1, show_default=True, help="Experts, expert parallel.")
+@click.option("--lengths", default="", help="Uncached tokens; without it 256 to 128K.")
+@click.option("--cached", default="", help="Cached tokens before them; without it 8K, 32K, 128K.")
+@click.option("--batches", default="", help="Sequences that decode at once; without it 1 to 256.")
+@click.option("--contexts", default="", help="Tokens of each of those; without it 1K to 128K.")
+@click.option("--name", help="What it is a profile of; without it OUT's name.")
+@click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+def aiconfigurator(
+    model: str,
+    out: Path,
+    system: str,
+    backend: str,
+    backend_version: str | None,
+    tp: int,
+    pp: int,
+    attention_dp: int,
+    moe_tp: int,
+    moe_ep: int,
+    lengths: str,
+    cached: str,
+    batches: str,
+    contexts: str,
+    name: str | None,
+    force: bool,
+) -> None:
+    """Make the profile file OUT from kernels measured on real accelerators, by the package aiconfigurator-core.
+
+    MODEL is a name that it knows (MiniMaxAI/MiniMax-M2.5), or a directory with a config.json.
+    """
+    from prfaas.model.silicon import Node, Points, load, silicon_profile
+
+    not_there(out, force)
+    given = {"lengths": lengths, "cached": cached, "batches": batches, "contexts": contexts}
+    points = Points(**{key: tokens(text, f"--{key}") for key, text in given.items() if text})
+    node = Node(model, system, backend, backend_version, tp, pp, attention_dp, moe_tp, moe_ep)
+    said = silicon_profile(node, load(node), points, name or out.stem, date.today())
+    click.echo(f"prefill: {said.prefill.note}\ndecode: {said.decode.note}", err=True)
+    write(said, out)
+
+
 @command.command("measure")
 @click.argument("url")
 @click.option("--out", type=click.Path(path_type=Path), default="measured.yaml", show_default=True, help="The profile.")
@@ -130,7 +180,7 @@ def measure(
 
 def found(profile: str) -> ProfileFile:
     """The built-in `profile`, or that of a file. Raises ConfigError."""
-    if profile not in built_in() and (Path(profile).suffix or Path(profile).exists()):
+    if profile not in built_in() and (Path(profile).suffix in (".yaml", ".yml", ".json") or Path(profile).exists()):
         return read_profile_file(Path(profile))
     return load_profile_file(profile)
 
@@ -156,14 +206,13 @@ def write(said: ProfileFile, out: Path) -> None:
 
 
 def tokens(text: str, option: str) -> list[int]:
-    """`1K,8K,32768` as rising numbers of tokens, K being 1024. Raises ConfigError."""
-    counts = []
-    for one in filter(None, (piece.strip() for piece in text.split(","))):
-        digits, unit = (one[:-1], 1024) if one[-1] in "kK" else (one, 1)
-        if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) * unit <= 1 << 30:
-            raise ConfigError(f"{option}: got {one!r}; expected numbers such as 1K,8K,32768")
-        counts.append(int(digits) * unit)
-    return sorted(set(counts))
+    """`1K,8K,32768` as rising numbers, K being 1024; of an empty text none. Raises ConfigError."""
+    from prfaas.model.hf.lengths import parse_lengths
+
+    try:
+        return sorted(parse_lengths(text)) if text.strip() else []
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {str(error).removeprefix('lengths: ')}") from None
 
 
 def needed(text: str, option: str) -> tuple[int, ...]:

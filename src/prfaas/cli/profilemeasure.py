@@ -52,21 +52,28 @@ class Shown:
     """Progress on standard error."""
 
     repeats: int
-    of: int
+    wanted: list[Probe]
     step: StepLine = field(default_factory=lambda: StepLine(sys.stderr))
     since: float = field(default_factory=time.monotonic)
-    at: dict[Probe, int] = field(default_factory=dict)
+    now: Probe | None = None
 
     def begun(self, probe: Probe, repeat: int) -> None:
         """A sample is being taken."""
-        if probe not in self.at:
-            self.at[probe] = len(self.at)
-            self.since = time.monotonic()
-        self.step(f"{probe.text()}, {self.repeats} times", time.monotonic() - self.since)
+        if probe != self.now:
+            self.now, self.since, self.step = probe, time.monotonic(), StepLine(sys.stderr)
+        self.tick()
+
+    def tick(self) -> None:
+        """Time goes by."""
+        if (probe := self.now) is None:
+            return
+        place = f"{self.wanted.index(probe) + 1} of {len(self.wanted)}"
+        self.step(f"{place}: {probe.text()}, {self.repeats} times", time.monotonic() - self.since)
 
     def settled(self, probe: Probe, times: list[int], why: str) -> None:
         """A probe is over."""
         self.step.done()
+        self.now = None
         if why:
             click.echo(f"  stopped there: {why}", err=True)
         else:
@@ -104,12 +111,14 @@ async def _measure(asked: Asked, url: str) -> ProfileFile:
             if journal.samples:
                 click.echo(f"going on from {asked.journal}: {len(journal.samples)} samples", err=True)
             click.echo(f"{url}: {served.model}, {len(wanted)} points, {asked.settings.repeats} times each", err=True)
-            shown = Shown(asked.settings.repeats, len(wanted))
+            shown = Shown(asked.settings.repeats, wanted)
             endpoint = Endpoint(session, url, served, asked.timeout_s)
             prompts = Prompts(random.SystemRandom())
+            ticking = asyncio.create_task(_ticking(shown))
             try:
                 await Measuring(endpoint, asked.settings, journal, prompts, shown.begun, shown.settled).run()
             finally:
+                ticking.cancel()
                 shown.step.done()
         finally:
             journal.close()
@@ -128,6 +137,12 @@ def finish(asked: Asked) -> None:
     except OSError as error:
         raise ConfigError(f"{asked.journal}: cannot be renamed: {error.strerror}") from None
     click.echo(f"the samples are kept in {kept}", err=True)
+
+
+async def _ticking(shown: Shown) -> None:
+    while True:
+        await asyncio.sleep(1)
+        shown.tick()
 
 
 def _kept(asked: Asked) -> None:

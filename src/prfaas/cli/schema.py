@@ -9,6 +9,11 @@ import click
 SCHEMAS = {
     "topology": ("prfaas.config.schema", "topology_schema"),
     "model": ("prfaas.model.hf.report", "model_schema"),
+    "plan": ("prfaas.plan.planschema", "plan_schema"),
+    "planfile": ("prfaas.plan.planschema", "planfile_schema"),
+    "profile": ("prfaas.model.profileschema", "profile_schema"),
+    "scenario": ("prfaas.sim.schema", "scenario_schema"),
+    "simulate": ("prfaas.sim.schema", "simulate_schema"),
 }
 """What -> the module and the function that make its schema."""
 

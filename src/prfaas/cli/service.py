@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import click
 import structlog
 
 from prfaas.cli.heads import head_of, hear_kv_events, listen, roster_of
+from prfaas.cli.secrets import environment_of
 from prfaas.cluster.shares import LinkShares
-from prfaas.config.environment import Environment, read_environment
+from prfaas.config.environment import Environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology
 from prfaas.core.errors import ConfigError
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 def command(file: Path, cluster: str) -> None:
     """Prefill for other clusters: the head of PrfaaS cluster CLUSTER of topology FILE."""
     topology = read_topology(file)
-    environment = read_environment(topology, os.environ)
+    environment = environment_of(topology, file)
     set_up_logging(environment.log.level, environment.log.format, program="prefill-service", cluster=cluster)
     name, known = ClusterName(cluster), topology.of_kind("prfaas")
     if name not in known:

@@ -20,6 +20,7 @@ import click
 from prfaas.cli.checkpoint import check_model
 from prfaas.cli.engines import check_engines
 from prfaas.cli.fetch import fetched
+from prfaas.cli.fits import check_fits, had
 from prfaas.cli.ports import check_free
 from prfaas.cli.programs import CommandFactory, Program, localised, prfaas_command, programs_of
 from prfaas.cli.rundir import make_run_directory
@@ -33,6 +34,7 @@ from prfaas.config.environment import read_environment
 from prfaas.config.reader import Overrides, read_topology, write_topology
 from prfaas.config.topology import Topology
 from prfaas.core.errors import ConfigError
+from prfaas.runtime.lifeline import end_with_parent_if_asked
 
 
 @click.command("up")
@@ -42,19 +44,23 @@ from prfaas.core.errors import ConfigError
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Where the programs' logs go.")
 def command(file: Path, model: str | None, port: int | None, log_dir: Path | None) -> None:
     """Start all of the topology in FILE on this machine: one process per head and per node."""
+    end_with_parent_if_asked(os.environ)
     topology = read_topology(file, Overrides(model, port))
     environ = dict(os.environ)
-    environ[topology.security.secret_env] = read_environment(topology, environ, alone=True).secret
-    check_engines(topology)
-    check_vllm(topology, environ)
-    _check_ports(topology, file)
+    document = read_document(file)
     try:
-        directory = fetched(topology.model)
+        environ[topology.security.secret_env] = read_environment(topology, environ, alone=True).secret
+        check_engines(topology)
+        check_vllm(topology, environ)
+        check_fits(topology, None)
+        _check_ports(topology, file)
+        directory = had(topology, fetched)
+        check_fits(topology, directory)
         check_model(topology, directory)
     except ConfigError as error:
-        if model is not None:
+        if model is not None and error.where == ("model",):
             raise
-        raise read_document(file).error(("model",), str(error)) from None
+        raise document.located(error) from None
     topology = localised(topology, directory)
     _check_ports(topology, file)
     run = prepare(topology, environ, log_dir)
@@ -103,7 +109,7 @@ async def stay_up(run: Run, start: CommandFactory, pace: Pace | None = None) -> 
         click.echo("\nEnding all programs (again to make them end at once) ...")
 
     def ready() -> None:
-        click.echo(welcome(run.topology, time.monotonic() - since, _logs(supervisor, programs), run.environ))
+        click.echo(welcome(run.topology, time.monotonic() - since, _logs(supervisor, programs), run.environ, run.file))
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, asked)

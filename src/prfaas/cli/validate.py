@@ -6,17 +6,30 @@ from pathlib import Path
 
 import click
 
+from prfaas.cli.checkpoint import check_model
 from prfaas.cli.engines import check_engines
+from prfaas.cli.fits import check_fits, had
+from prfaas.config.document import read_document
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology
+from prfaas.core.errors import ConfigError
+from prfaas.model.fetch import present_model
 
 
 @click.command("validate")
 @click.argument("file", type=click.Path(path_type=Path))
 def command(file: Path) -> None:
-    """Check the topology in FILE; exit code 2 and one line when it is wrong."""
+    """Check the topology in FILE, and the model that it names if that is here; exit code 2 and one line when it is
+    wrong."""
     topology = read_topology(file)
-    check_engines(topology)
+    try:
+        check_engines(topology)
+        directory = had(topology, present_model)
+        check_fits(topology, directory)
+        if directory is not None:
+            check_model(topology, directory)
+    except ConfigError as error:
+        raise read_document(file).located(error) from None
     click.echo(f"{file}: good: {described(topology)}")
 
 

@@ -13,8 +13,10 @@ from prfaas.config.topology import Topology
 from prfaas.config.units import Endpoint
 
 
-def welcome(topology: Topology, seconds: float, logs: Mapping[str, Path], environ: Mapping[str, str]) -> str:
-    """The whole block. `logs` by program."""
+def welcome(
+    topology: Topology, seconds: float, logs: Mapping[str, Path], environ: Mapping[str, str], file: Path
+) -> str:
+    """The whole block. `logs` by program; `file` is the topology with everything filled in."""
     gateways = {name: cluster.listen for name, cluster in topology.of_kind("pd").items() if cluster.listen}
     urls = [f"http://{_dialled(listen)}/v1" for listen in gateways.values()]
     named = [f"{url} ({name})" for url, name in zip(urls, gateways, strict=True)]
@@ -32,6 +34,7 @@ def welcome(topology: Topology, seconds: float, logs: Mapping[str, Path], enviro
         "",
         f"    Logs, one file a program: {where}",
         f"        {' '.join(path.name for path in logs.values())}",
+        f"    The topology as it runs: {file}",
         "",
         "Ctrl-C ends all of it.",
     ]

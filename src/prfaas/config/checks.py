@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator
 
 from prfaas.config.document import Where
 from prfaas.config.topology import Cluster, EmulatedEngine, Engine, Fault, Link, Node, Topology, VllmEngine
-from prfaas.config.units import Endpoint
+from prfaas.config.units import Duration, Endpoint
 
 EMULATED = "emulated"
 """The model without weights."""
+LONGEST_RTT = Duration.parse("10s")
+"""No line on earth, nor by satellite, has a longer round trip."""
 
 Problem = tuple[Where, str]
 
@@ -104,6 +106,8 @@ def _link(where: Where, link: Link, topology: Topology) -> Iterator[Problem]:
     if topology.clusters[link.source].kind == topology.clusters[link.target].kind:
         kind = topology.clusters[link.source].kind
         yield where, f"joins two {kind} clusters; expected one prfaas and one pd cluster"
+    if link.rtt_ns > LONGEST_RTT:
+        yield (*where, "rtt"), f"got {link.rtt_ns.text()}; expected at most {LONGEST_RTT.text()}"
 
 
 def _links_together(topology: Topology) -> Iterator[Problem]:

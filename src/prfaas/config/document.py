@@ -38,6 +38,10 @@ class Document:
         """`FILE:LINE: path: what`."""
         return _error(self.path, self.line(where), f"{dotted(where)}: {what}" if where else what)
 
+    def located(self, error: ConfigError) -> ConfigError:
+        """`error` with the file, the line and the path, when it says where in this file it belongs."""
+        return self.error(error.where, str(error)) if error.where else error
+
 
 def dotted(where: Where) -> str:
     """`clusters.home.nodes[0].role`."""

@@ -49,13 +49,13 @@ def read_environment(topology: Topology, environ: Mapping[str, str], *, alone: b
 
 
 def _secret(topology: Topology, secret: str, alone: bool) -> str:
-    exposed = [f"{'.'.join(map(str, where))} ({at})" for where, at, _ in listeners(topology) if not at.loopback]
+    exposed = [(where, at) for where, at, _ in listeners(topology) if not at.loopback]
     if not secret and alone and not exposed:
         return secrets.token_urlsafe(LEAST_SECRET)
     if not secret:
-        because = f", and {exposed[0]} is not on loopback" if exposed else ""
+        because = f", and {exposed[0][1]} is not on loopback" if exposed else ""
         expected = f"expected ${topology.security.secret_env}, or security.secret_file in the topology file"
-        raise ConfigError(f"there is no secret{because}; {expected}")
+        raise ConfigError(f"there is no secret{because}; {expected}", exposed[0][0] if exposed else ())
     if len(secret) < LEAST_SECRET:
         raise ConfigError(f"the secret has {len(secret)} characters; expected {LEAST_SECRET} or more, chosen at random")
     return secret
@@ -63,11 +63,11 @@ def _secret(topology: Topology, secret: str, alone: bool) -> str:
 
 def _api_keys(topology: Topology, text: str) -> tuple[str, ...]:
     keys = tuple(key.strip() for key in text.replace("\n", ",").split(",") if key.strip())
-    gateways = [cluster.listen for cluster in topology.of_kind("pd").values() if cluster.listen]
-    public = next((at for at in gateways if not at.loopback), None)
-    if public and not keys:
-        expected = f"expected ${topology.security.api_keys_env}, or security.api_keys_file in the topology file"
-        raise ConfigError(f"there are no API keys, and the gateway's {public} is not on loopback; {expected}")
+    for name, cluster in topology.of_kind("pd").items():
+        if cluster.listen and not cluster.listen.loopback and not keys:
+            expected = f"expected ${topology.security.api_keys_env}, or security.api_keys_file in the topology file"
+            because = f"the gateway's {cluster.listen} is not on loopback"
+            raise ConfigError(f"there are no API keys, and {because}; {expected}", ("clusters", name, "listen"))
     return keys
 
 

@@ -253,7 +253,9 @@ class ThresholdPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Prefill goes to a PrfaaS cluster when more than `threshold` tokens are uncached."""
 
     kind: Annotated[Literal["threshold"], Meta(description="Which policy.")] = "threshold"
-    threshold: Annotated[int, Meta(ge=1, description="Uncached tokens above which prefill goes away.")] = 1024
+    threshold: Annotated[int, Meta(ge=1, le=1 << 30, description="Uncached tokens above which prefill goes away.")] = (
+        1024
+    )
 
 
 class Leases(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -35,13 +35,21 @@ class LocalError(PrfaasError):
 
 
 class ConfigError(LocalError):
-    """A bad topology file, environment or option: one line that names file, line and what was expected."""
+    """A bad topology file, environment or option: one line that names file, line and what was expected.
+
+    `where`: keys and positions in the topology file, when only whoever has read it can say the line.
+    """
+
+    def __init__(self, what: str, where: tuple[str | int, ...] = ()) -> None:
+        super().__init__(what)
+        self.where = where
 
 
 class RequestError(LocalError):
     """A client's bad request, as OpenAI reports it.
 
-    `status` is the HTTP status, `kind` OpenAI's `type`, `code` its `code`, `param` the field at fault.
+    `status` is the HTTP status, `kind` OpenAI's `type`, `code` its `code`: always one word for programs; `param` the
+    field at fault.
     """
 
     def __init__(
@@ -50,7 +58,7 @@ class RequestError(LocalError):
         *,
         status: int = 400,
         kind: str = "invalid_request_error",
-        code: str | None = None,
+        code: str,
         param: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:

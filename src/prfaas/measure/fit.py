@@ -19,13 +19,10 @@ from prfaas.core.errors import LocalError
 from prfaas.measure.samples import Sample
 from prfaas.model.profile import Curve
 from prfaas.model.profilefile import DecodePoint, DecodeTable, PrefillPoint, PrefillTable, ProfileFile
+from prfaas.model.rising import Grid, raised
 
 GRAIN_NS = 1000
 """Times are written in whole microseconds."""
-PASSES = 100
-
-Grid = dict[tuple[int, int], float]
-"""ns by (group, x)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +46,6 @@ class Fit:
         if self.between:
             said.append(f"points left out are off by {_range(self.between)}")
         return "; ".join(said)
-
-
-def rising(values: Sequence[float]) -> list[float]:
-    """The nearest values that do not fall (least squares)."""
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        count = 1
-        while pools and pools[-1][0] > value:
-            mean, many = pools.pop()
-            value, count = (value * count + mean * many) / (count + many), count + many
-        pools.append((value, count))
-    return [value for value, count in pools for _ in range(count)]
 
 
 def fit_prefill(samples: Iterable[Sample]) -> Fit:
@@ -146,32 +131,8 @@ def _levelled(values: Grid, contexts: Mapping[tuple[int, int], int]) -> Grid:
     return found
 
 
-def _raised(values: Grid, *, across: bool) -> Grid:
-    """Not falling along x within each group, and `across` groups at the same x."""
-    found = dict(sorted(values.items()))
-    axes = (0, 1) if across else (0,)
-    for _ in range(PASSES):
-        before = dict(found)
-        for axis in axes:
-            for key in sorted({at[axis] for at in found}):
-                line = [at for at in found if at[axis] == key]
-                found.update(zip(line, rising([found[at] for at in line]), strict=True))
-        if found == before:
-            break
-    return _climbed(found, axes)
-
-
-def _climbed(values: Grid, axes: Sequence[int]) -> Grid:
-    """What the passes left of falling, less than a rounding, taken out: each at least what is before it."""
-    found: Grid = {}
-    for at, ns in values.items():
-        before = [found[one] for one in found for axis in axes if one[axis] == at[axis] and one <= at]
-        found[at] = max([ns, *before])
-    return found
-
-
 def _fit(raw: Mapping[tuple[int, int], list[Sample]], values: Grid, *, across: bool) -> Fit:
-    fitted = _raised(values, across=across)
+    fitted = raised(values, across=across)
     points = {at: max(GRAIN_NS, round(ns / GRAIN_NS) * GRAIN_NS) for at, ns in fitted.items()}
     return Fit(
         points,

@@ -120,11 +120,15 @@ class Journal:
             self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "r+b")
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-        whole = self._read(run)
-        if whole is None:
-            self._add(run)
-        else:
-            self._file.truncate(whole)
+        try:
+            whole = self._read(run)
+            if whole is None:
+                self._add(run)
+            else:
+                self._file.truncate(whole)
+        except BaseException:
+            self._file.close()
+            raise
 
     def add(self, line: Sample | Stop) -> None:
         """Keep it, on the disk when this returns."""

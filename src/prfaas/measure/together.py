@@ -7,6 +7,7 @@ answer that begins last, so that no prefill is in it, and ends when each has eno
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
 from statistics import median
 from typing import Any
@@ -69,9 +70,13 @@ class _Together:
 
     def _enough(self) -> bool:
         if self._base is None:
-            if _begin_ns(self.streams) is None:
+            begin_ns = _begin_ns(self.streams)
+            if begin_ns is None:
                 return False
-            self._base = [heard.arrivals[-1][1] for heard in self.streams]
+            self._base = [
+                heard.arrivals[bisect_right(heard.arrivals, begin_ns, key=lambda one: one[0]) - 1][1]
+                for heard in self.streams
+            ]
         counts = (heard.arrivals[-1][1] for heard in self.streams)
         return all(count - base > self._steps for count, base in zip(counts, self._base, strict=True))
 

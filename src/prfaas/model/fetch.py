@@ -48,6 +48,20 @@ def resolve_model(name: str, progress: Progress = quiet, environ: Mapping[str, s
 
     Raises ConfigError, one line, when there is no such model or it cannot be had.
     """
+    fetch = _wanted(name, progress, environ)
+    return fetch if isinstance(fetch, Path) else fetch.directory()
+
+
+def present_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The directory of model `name` if it is here; None for one of the catalog that is still to be fetched.
+
+    Raises ConfigError, one line, when there is no such model.
+    """
+    fetch = _wanted(name, quiet, environ)
+    return fetch if isinstance(fetch, Path) else fetch.target if fetch.target.is_dir() else None
+
+
+def _wanted(name: str, progress: Progress, environ: Mapping[str, str]) -> Path | Fetch:
     if is_directory_name(name):
         directory = Path(name).expanduser().absolute()
         if not (directory / "config.json").is_file():
@@ -60,7 +74,7 @@ def resolve_model(name: str, progress: Progress = quiet, environ: Mapping[str, s
         close = difflib.get_close_matches(name, CATALOG, n=1)
         hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(CATALOG)}, or a path with a slash"
         raise ConfigError(f"model {name!r} is not in the catalog; {hint}")
-    return Fetch(entry, models_directory(environ), progress).directory()
+    return Fetch(entry, models_directory(environ), progress)
 
 
 def models_directory(environ: Mapping[str, str]) -> Path:

@@ -197,8 +197,7 @@ def contradictions(said: ProfileFile) -> Iterator[tuple[Where, str]]:
     yield from _falling("prefill", "uncached", [(r.cached, r.uncached, r.time_ns) for r in said.prefill.points])
     rows = said.decode.points
     for at, row in enumerate(rows):
-        whole = [other for other in rows if other.batch == row.batch and other.context is None]
-        if whole and len([other for other in rows if other.batch == row.batch]) > 1:
+        if row.context is None and len([other for other in rows if other.batch == row.batch]) > 1:
             yield (
                 ("decode", "points", at),
                 f"batch {row.batch} has a row for any context and another; expected `context` in each, or one row",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, MutableMapping
 
 VARIABLE = "PRFAAS_LIFELINE_FD"
+WITH_PARENT = "PRFAAS_END_WITH_PARENT"
 GRACE_S = 5.0
 ORPHANED = 70
 _held = -1
@@ -43,14 +44,22 @@ def hand_on(environ: MutableMapping[str, str]) -> None:
         environ[VARIABLE] = str(_held)
 
 
-def end_with_parent(poll_s: float = 0.5) -> threading.Thread:
-    """End at once when the process that started this one is gone: for children that were given no lifeline."""
+def end_with_parent_if_asked(environ: MutableMapping[str, str]) -> None:
+    """End in good order when the process that started this one is gone, if `environ` asks for it: for a program that a
+    terminal may also leave running."""
+    if environ.pop(WITH_PARENT, ""):
+        end_with_parent(_end)
+
+
+def end_with_parent(orphaned: Callable[[], None] = lambda: os._exit(ORPHANED), poll_s: float = 0.5) -> threading.Thread:
+    """End, at once or as `orphaned` does, when the process that started this one is gone: for children that were given
+    no lifeline."""
     parent = os.getppid()
 
     def watch_parent() -> None:
         while os.getppid() == parent:
             time.sleep(poll_s)
-        os._exit(ORPHANED)
+        orphaned()
 
     thread = threading.Thread(target=watch_parent, name="parent", daemon=True)
     thread.start()

@@ -17,7 +17,8 @@ from prfaas.core.errors import InvariantError
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """`tops`: the longest length of each bin, tokens, rising. `tokens`: each bin's mean. `weights`: shares, summing to 1."""
+    """`tops`: the longest length of each bin, tokens, rising. `tokens`: each bin's mean. `weights`: shares, summing
+    to 1."""
 
     tops: tuple[int, ...]
     tokens: tuple[float, ...]

@@ -1,12 +1,12 @@
 """How much of a mix of work fits into resources: a packing linear program, solved by simplex with made-up columns.
 
-Work comes in groups of classes. Each class has a weight and must be done by one of its group's options, or by several in
-shares; an option uses resources, so much a unit of the class. Find the highest rate of the whole mix that fits.
+Work comes in groups of classes. Each class has a weight and must be done by one of its group's options, or by several
+in shares; an option uses resources, so much a unit of the class. Find the highest rate of the whole mix that fits.
 
 A pattern says for each class which option does it. As a linear program: patterns at rates x >= 0, as much in all as can
-be, so that no resource is used beyond its capacity. There are far too many patterns to list, but the best one under given
-prices of resources is each class's cheapest option; so columns are made as the simplex asks for them. By duality every
-price vector bounds the rate from above, so the answer carries its own proof: `rate <= optimum <= bound`.
+be, so that no resource is used beyond its capacity. There are far too many patterns to list, but the best one under
+given prices of resources is each class's cheapest option; so columns are made as the simplex asks for them. By duality
+every price vector bounds the rate from above, so the answer carries its own proof: `rate <= optimum <= bound`.
 """
 
 from __future__ import annotations

@@ -39,14 +39,15 @@ class Shape:
 
 
 class Search:
-    """Shapes of one site, by one kind of formulas."""
+    """Shapes of one site, by one kind of formulas. `like`: a search of a site that is much the same, to begin from."""
 
-    def __init__(self, site: Site, splits: Splits) -> None:
+    def __init__(self, site: Site, splits: Splits, like: Search | None = None) -> None:
         self.site, self.splits = site, splits
-        self.away = Away(site, splits)
+        self.away: Away = Away(site, splits, like.away if like else None)
 
     def best(self) -> Shape:
-        """The best shape. Where many thresholds do as well, since decode is the limit, the one with most room (eq. 7)."""
+        """The best shape. Where many thresholds do as well, since decode is the limit, the one with most room (eq.
+        7)."""
         cut = self._best_cut(lambda at: self.local(at)[0])
         n_p = self.local(cut)[1]
         return self.with_nodes(n_p)

@@ -22,8 +22,8 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A PD cluster: `nodes` in either role. `decode_rate`: requests a second that one decode node ends. `share`: its part
-    of all requests. `links_bps`: from each remote, in order; 0 where there is none."""
+    """A PD cluster: `nodes` in either role. `decode_rate`: requests a second that one decode node ends. `share`: its
+    part of all requests. `links_bps`: from each remote, in order; 0 where there is none."""
 
     nodes: int
     prefill_s: tuple[float, ...]

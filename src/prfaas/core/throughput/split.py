@@ -7,7 +7,8 @@ E[T(L) | class]. Everything after it is the same for both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from prfaas.core.throughput.site import Site
@@ -44,6 +45,13 @@ class Splits:
         self._remotes = [lengths.running(remote.prefill_s) for remote in site.remotes]
         self._homes = [lengths.running(home.prefill_s) for home in site.homes]
         self._made: dict[int, Split] = {}
+
+    def alone(self) -> Splits:
+        """Those of the PD clusters alone: the sums of their own prefill are the same."""
+        made = copy(self)
+        made._remotes, made._made = [], {}
+        made.site = replace(self.site, remotes=(), homes=tuple(replace(h, links_bps=()) for h in self.site.homes))
+        return made
 
     def __len__(self) -> int:
         return len(self._weights)

@@ -1,7 +1,7 @@
 """The best use of prefill nodes and links: how much each PrfaaS cluster takes, of which length, from which PD cluster.
 
-It knows rates and tables; it does not know thresholds' whys or whole nodes: those are `search`'s. One PrfaaS cluster, or
-one class of lengths and one PD cluster, have closed forms (eq. 3); everything else is a `packing`.
+It knows rates and tables; it does not know thresholds' whys or whole nodes: those are `search`'s. One PrfaaS cluster,
+or one class of lengths and one PD cluster, have closed forms (eq. 3); everything else is a `packing`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ class Taken:
 
 
 class Away:
-    """What the remotes of `site` can take when all bins from a cut on are theirs."""
+    """What the remotes of `site` can take when all bins from a cut on are theirs. `like`: of a site with the same
+    links, so that what was found there is tried here first."""
 
-    def __init__(self, site: Site, splits: Splits) -> None:
+    def __init__(self, site: Site, splits: Splits, like: Away | None = None) -> None:
         self.site, self.splits = site, splits
         self.homes = [at for at, home in enumerate(site.homes) if home.linked]
         self.closed = len(site.remotes) == 1 or (splits.formulas == "paper" and len(self.homes) == 1)
         self._rates: dict[int, float] = {}
-        self._start: list[Pattern] = []
+        self._start: list[Pattern] = list(like._start) if like else []
 
     def rate(self, cut: int) -> float:
         """Requests a second of all lengths; inf where nothing is long. Never falls with the cut when exact."""
@@ -123,8 +124,8 @@ class Away:
 class Anywhere:
     """What all prefill nodes can take when each request may be prefilled at home or at any remote.
 
-    `blind`: a request's length is not looked at (one class, of mean cost by the formulas); else each bin has its own best
-    place, and that no rule by length can beat.
+    `blind`: a request's length is not looked at (one class, of mean cost by the formulas); else each bin has its own
+    best place, and that no rule by length can beat.
     """
 
     def __init__(self, site: Site, splits: Splits, *, blind: bool) -> None:

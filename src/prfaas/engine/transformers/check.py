@@ -2,7 +2,8 @@
 
     python -m prfaas.engine.transformers.check DIRECTORY DTYPE:DEVICE ...
 
-One DTYPE:DEVICE for each engine that is to run here. Says why not in one line, with exit code 2. It knows files, memory
+One DTYPE:DEVICE for each engine that is to run here. Says why not in one line, with exit code 2; or 3, when it is an
+accelerator that is missing or too small. It knows files, memory
 and what transformers makes of them; it does not know topologies. What only a run can tell (the trial hand-over) the
 engine finds out when it starts.
 """
@@ -35,7 +36,11 @@ def check(directory: Path, engines: Sequence[tuple[str, str]]) -> None:
     config = read_config(checkpoint)
     for dtype in sorted({dtype for dtype, _ in engines}):
         read_model(checkpoint, config, dtype_named(dtype), device_map="meta")
-    _require_device_memory(checkpoint, [engine for engine in engines if engine[1] != "cpu"])
+
+
+def check_devices(directory: Path, engines: Sequence[tuple[str, str]]) -> None:
+    """Raises ConfigError: an accelerator that is missing or too small."""
+    _require_device_memory(open_checkpoint(directory), [engine for engine in engines if engine[1] != "cpu"])
 
 
 def host_bytes(checkpoint: Checkpoint, dtypes: Sequence[str]) -> int:
@@ -90,6 +95,11 @@ def main() -> None:
     except ConfigError as error:
         print(error, flush=True)
         sys.exit(2)
+    try:
+        check_devices(options.directory, engines)
+    except ConfigError as error:
+        print(error, flush=True)
+        sys.exit(3)
 
 
 def _end_with_input() -> None:

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Convention:
     """`spare_columns`: what a convolution's state has beyond the `kernel - 1` inputs that the next token needs.
-    `lightning_dtype`: of Lightning attention's state; empty: the model's own."""
+    `lightning_as_model`: Lightning attention's state has the model's dtype, not that of other recurrent states."""
 
     name: str
     spare_columns: int
-    lightning_dtype: str
+    lightning_as_model: bool
 
 
-SERVED = Convention("served", 0, "float32")
-"""As vLLM 0.32 and SGLang 0.5 keep it, with float32 recurrent states: SGLang's default (vLLM: `--mamba-ssm-cache-dtype
-float32`; its `auto` keeps Mamba, GDN and Lightning states in the model's dtype unless the config says otherwise)."""
+SERVED = Convention("served", 0, False)
+"""As vLLM 0.32 and SGLang 0.5.23 keep it, with float32 recurrent states. That is SGLang's default. vLLM's option for
+it is `--mamba-ssm-cache-dtype float32`: its `auto` keeps Mamba, GDN and Lightning states in the model's dtype when the
+config is silent."""
 
-TRANSFORMERS = Convention("transformers", 1, "")
+TRANSFORMERS = Convention("transformers", 1, True)
 """As transformers 5.24 keeps it: a convolution's state is as wide as its kernel."""

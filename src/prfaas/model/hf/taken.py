@@ -31,7 +31,7 @@ class Taken:
     @property
     def lightning(self) -> str:
         """The dtype of Lightning attention's state."""
-        return self.convention.lightning_dtype or self.model
+        return self.model if self.convention.lightning_as_model else self.recurrent
 
 
 def taken_of(config: Config, kv_dtype: str | None, convention: Convention) -> Taken:

@@ -1,0 +1,162 @@
+"""`prfaas simulate`: what a plan's clusters do under queues, bursts, caches and faults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from prfaas.config.units import Timeout
+from prfaas.core.errors import ConfigError
+from prfaas.core.routing.catalog import DEFAULT, NAMES
+from prfaas.plan.inputs import read_inputs
+from prfaas.plan.plan import Plan
+from prfaas.plan.planfile import Trace
+from prfaas.plan.planreader import read_plan
+from prfaas.sim.answer import CompareAnswer, FindMaxAnswer, Tried, as_json, compare_answer, simulate_answer
+from prfaas.sim.fromplan import Planned, planned
+from prfaas.sim.run import METRICS, Outcome, Run, highest_rate, perform
+from prfaas.sim.scenario import Scenario, read_scenario
+from prfaas.sim.words import compare_words, simulate_words
+
+DEFAULT_LOAD = 0.85
+DEFAULT_DURATION_NS = 3600 * 10**9
+SEEDS = 5
+OBJECTIVE = re.compile(r"(\w+) *<=? *(\S+)")
+
+
+@click.command("simulate")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--trace", type=click.Path(path_type=Path), help="Requests of this trace instead of the file's traffic.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second.")
+@click.option("--load", type=click.FloatRange(min=0, max=10, min_open=True), help="Rate as a share of Lambda_max.")
+@click.option("--policy", type=click.Choice(NAMES), default=DEFAULT, show_default=True, help="Who goes where.")
+@click.option("--threshold", type=click.IntRange(min=0), help="Uncached tokens. Left out: the plan's best.")
+@click.option("--order", type=click.FloatRange(min=0, max=1000), help="Weight of size in queues. Left out: its own.")
+@click.option("--scenario", type=click.Path(path_type=Path), help="How requests come and what goes wrong.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of all chance.")
+@click.option("--duration", help="Simulated time in which requests come, such as 1h. Left out: 1h, or the trace's.")
+@click.option("--json", "as_json_", is_flag=True, help="As JSON (docs/schemas/simulate.json).")
+@click.option("--compare", help="Policies, with commas: side by side on the same requests.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=SEEDS, show_default=True, help="Of --compare.")
+@click.option("--find-max", is_flag=True, help="The highest rate that meets --slo.")
+@click.option("--slo", help="Of --find-max, such as 'ttft_p90<5s'.")
+def command(
+    file: Path,
+    trace: Path | None,
+    rate: float | None,
+    load: float | None,
+    policy: str,
+    threshold: int | None,
+    order: float | None,
+    scenario: Path | None,
+    seed: int,
+    duration: str | None,
+    as_json_: bool,
+    compare: str | None,
+    seeds: int,
+    find_max: bool,
+    slo: str | None,
+) -> None:
+    """Simulate the clusters, links and traffic that the plan FILE describes, with the decisions of production."""
+    if rate is not None and load is not None:
+        raise click.UsageError("got --rate and --load; expected one of them")
+    if find_max != (slo is not None):
+        raise click.UsageError("got one of --find-max and --slo; expected both, or none")
+    meets = _objective(slo) if slo else None
+    names = _names(compare) if compare else []
+    one = _planned(file, trace)
+    said = Scenario() if scenario is None else read_scenario(scenario, one.setup)
+    replay = isinstance(one.inputs.said.traffic.lengths, Trace)
+    if load is not None or (rate is None and not replay):
+        rate = one.bound * (DEFAULT_LOAD if load is None else load)
+    run = Run(one, said, policy, seed, rate, _duration(duration, one, rate, replay), replay, threshold, order)
+    if meets is not None and slo is not None:
+        highest, tried = highest_rate(run, meets)
+        found = FindMaxAnswer(
+            policy=policy,
+            seed=seed,
+            slo=slo,
+            highest_rps=highest,
+            tried=tuple(Tried(rate=at, met=met) for at, met in tried),
+        )
+        text = f"{policy}: {slo} up to {highest:.3f} requests a second, {highest / one.bound:.0%} of Lambda_max\n"
+        click.echo(as_json(found) if as_json_ else text, nl=False)
+        return
+    if names:
+        compared = _compared(run, names, seeds)
+        click.echo(as_json(compared) if as_json_ else compare_words(compared), nl=False)
+        return
+    outcome = perform(run)
+    click.echo(as_json(simulate_answer(outcome)) if as_json_ else simulate_words(outcome), nl=False)
+    if outcome.world.interrupted:
+        raise click.exceptions.Exit(1)
+
+
+def _planned(file: Path, trace: Path | None) -> Planned:
+    said, document = read_plan(file)
+    if trace is not None:
+        traffic = msgspec.structs.replace(said.traffic, lengths=Trace(file=str(trace.absolute())), output=None)
+        said = msgspec.structs.replace(said, traffic=traffic)
+    return planned(Plan(read_inputs(said, document)))
+
+
+def _duration(text: str | None, one: Planned, rate: float | None, replay: bool) -> int:
+    if text is None:
+        if not replay:
+            return DEFAULT_DURATION_NS
+        stretch = 1.0 if rate is None else one.recorded_rate / rate
+        return int(one.rows[-1].at_ns * stretch) + 1
+    try:
+        return int(Timeout.parse(f"{text}s" if text.replace(".", "", 1).isdigit() else text))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--duration") from None
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in NAMES:
+            raise click.BadParameter(f"got {name!r}; expected some of {', '.join(NAMES)}", param_hint="--compare")
+    if len(set(names)) != len(names):
+        raise click.BadParameter(f"got {text!r}; expected each policy once", param_hint="--compare")
+    return names
+
+
+def _objective(text: str) -> Callable[[Outcome], bool]:
+    match = OBJECTIVE.fullmatch(text.strip())
+    hint = f"expected a metric ({', '.join(METRICS)}) below a time, such as 'ttft_p90<5s'"
+    if match is None or match[1] not in METRICS:
+        raise click.BadParameter(f"got {text!r}; {hint}", param_hint="--slo")
+    try:
+        most = int(Timeout.parse(match[2])) / 1e9
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--slo") from None
+    metric = METRICS[match[1]]
+    return lambda outcome: outcome.tally.ttft.count > 0 and metric(outcome) <= most
+
+
+def _compared(run: Run, names: Sequence[str], seeds: int) -> CompareAnswer:
+    """Each with as many seeds. What Ctrl-C cuts short is left out, with the seed that it belongs to."""
+    if run.replay:
+        seeds = 1
+    rows: list[list[Outcome]] = [[] for _ in names]
+    for seed in range(run.seed, run.seed + seeds):
+        outcomes = []
+        for name in names:
+            outcome = perform(replace(run, policy=name, seed=seed))
+            if outcome.world.interrupted:
+                break
+            outcomes.append(outcome)
+        if len(outcomes) < len(names):
+            if not rows[0]:
+                raise ConfigError("interrupted before every policy ran once")
+            click.echo(f"interrupted: {len(rows[0])} of {seeds} seeds", err=True)
+            break
+        for row, outcome in zip(rows, outcomes, strict=True):
+            row.append(outcome)
+    return compare_answer(rows)

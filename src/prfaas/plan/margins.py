@@ -1,0 +1,128 @@
+"""Where it stops paying, and how sure that is: break-even points and sensitivity, all exact.
+
+It knows how to ask the same question of a changed site; it does not know files or words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+from prfaas.core.throughput.search import Search, Shape
+from prfaas.core.throughput.site import Site
+from prfaas.core.throughput.split import Splits
+from prfaas.plan.grown import grown
+from prfaas.plan.inputs import Inputs
+
+NARROWEST = 1e-5
+MOST_HITS = 0.96
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a changed site gives: rates of the threshold design and of the homogeneous one, and the former's shape."""
+
+    prfaas: float
+    homogeneous: float
+    threshold: int
+    n_p: tuple[int, ...]
+    n_d: tuple[int, ...]
+
+    @property
+    def ratio(self) -> float:
+        """How many times the homogeneous design's rate."""
+        return self.prfaas / self.homogeneous
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Where PrfaaS stops paying against as many homogeneous nodes. None: it does not stop, or never pays.
+
+    `binds_bps`: all links together, below which they are the limit; `bandwidth_bps`: below which the rate is no better.
+    `hits`: share of the
+    tokens that are computed now which a cache would have to save.
+    """
+
+    binds_bps: float | None
+    bandwidth_bps: float | None
+    hits: float | None
+
+
+class Margins:
+    """Changed sites of the same inputs. `budget` and `costs` say what homogeneous nodes may replace (see `grown`)."""
+
+    def __init__(self, inputs: Inputs, budget: float, costs: Sequence[float]) -> None:
+        self.inputs = inputs.coarse()
+        self.budget, self.costs = budget, costs
+        self.site = self.inputs.site()
+        self.splits = Splits(self.site, "exact")
+        self._last: Search | None = None
+        self.links_bps = sum(bps for home in self.site.homes for bps in home.links_bps)
+
+    def of(self, site: Site, splits: Splits | None = None) -> Answer:
+        """The answer for another site. `splits`: those of its tables, when they are known."""
+        splits = splits or Splits(site, "exact")
+        shape = self._best(site, splits)
+        alone = site.alone(grown(site, splits, self.budget, self.costs))
+        same = Search(alone, splits.alone()).with_cut(len(site.lengths))
+        n_d = tuple(home.nodes - n for home, n in zip(site.homes, shape.n_p, strict=True))
+        return Answer(shape.rate, same.rate, site.lengths.threshold(shape.cut), shape.n_p, n_d)
+
+    def with_bandwidth(self, bps: float) -> Answer:
+        """With all links together so wide, in the same proportions."""
+        return self.of(self.site.with_links(bps / self.links_bps), self.splits)
+
+    def with_output(self, tokens: int) -> Answer:
+        """With answers so long."""
+        return self.of(self.site.with_output(tokens / self.inputs.workload.output), self.splits)
+
+    def with_hits(self, share: float) -> Answer:
+        """With this share of what is computed now found in a cache instead."""
+        return self.of(self.inputs.site(self.inputs.workload.with_hits(share)))
+
+    def break_even(self) -> BreakEven:
+        """All break-even points."""
+        now = self.of(self.site, self.splits)
+        wide = self._rate(1e6)
+        binds = _falls_below(lambda f: self._rate(f), wide * (1 - 1e-3), 1e6)
+        pays = _falls_below(lambda f: self._rate(f), now.homogeneous, 1e6) if wide > now.homogeneous else None
+        return BreakEven(
+            binds * self.links_bps if binds is not None else None,
+            pays * self.links_bps if pays is not None else None,
+            self._hits(now),
+        )
+
+    def _rate(self, factor: float) -> float:
+        return self._best(self.site.with_links(factor), self.splits).rate
+
+    def _best(self, site: Site, splits: Splits) -> Shape:
+        self._last = Search(site, splits, self._last)
+        return self._last.best()
+
+    def _hits(self, now: Answer) -> float | None:
+        """The first share at which it pays no more: whole nodes make the ratio jump, so it is looked for in steps."""
+        if now.ratio <= 1:
+            return None
+        step, before = 0.04, 0.0
+        while before < MOST_HITS - 1e-9:
+            share = min(before + step, MOST_HITS)
+            if self.with_hits(share).ratio <= 1 + 1e-9:
+                low, high = before, share
+                for _ in range(7):
+                    middle = (low + high) / 2
+                    low, high = (middle, high) if self.with_hits(middle).ratio > 1 + 1e-9 else (low, middle)
+                return high
+            before = share
+        return None
+
+
+def _falls_below(rate: Callable[[float], float], least: float, widest: float) -> float | None:
+    """The factor at which `rate`, which never falls as it grows, comes up to `least`. None: it does at any."""
+    if rate(NARROWEST) >= least:
+        return None
+    low, high = log(NARROWEST), log(widest)
+    while high - low > 5e-4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if rate(exp(middle)) >= least else (middle, high)
+    return exp(high)

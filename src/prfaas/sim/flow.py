@@ -1,0 +1,25 @@
+"""One transfer on a line: how much there is of it, how fast it is made, how much has left."""
+
+from __future__ import annotations
+
+
+class Flow:
+    """`kv_bytes` are made evenly from `began_ns` on, `speed` bytes a ns. `sent`: bytes that have left. `behind`: more
+    is made than leaves. `until`: the line's turn at which a finished one is through; `live`: it was not aborted."""
+
+    __slots__ = ("began_ns", "behind", "item", "kv_bytes", "live", "number", "sent", "speed", "until")
+
+    def __init__(self, number: int, item: object, kv_bytes: int, began_ns: int, speed: float) -> None:
+        self.number = number
+        self.item = item
+        self.kv_bytes = kv_bytes
+        self.began_ns = began_ns
+        self.speed = speed
+        self.sent = 0.0
+        self.behind = False
+        self.until = -1.0
+        self.live = True
+
+    def made(self, now_ns: int) -> float:
+        """Bytes that there are."""
+        return min(float(self.kv_bytes), self.speed * (now_ns - self.began_ns))

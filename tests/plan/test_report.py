@@ -1,0 +1,85 @@
+"""The report in words: the sections are there, and the verdict says what the figures say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prfaas.plan.plan import Plan
+from prfaas.plan.report import report
+from prfaas.plan.verdict import verdict
+from prfaas.plan.words import bits, change, number, percent, table, tokens, wrapped
+
+from .conftest import plan_of
+
+
+@pytest.mark.parametrize("formulas", ["paper", "exact"])
+def test_every_section_is_there(paper: Plan, formulas: str) -> None:
+    text = report(paper, getattr(paper, formulas))
+    for title in (
+        "Designs, each at its best",
+        "Where it stops paying",
+        "Sensitivity to bandwidth",
+        "Sensitivity to the length of answers",
+        "What these figures rest on",
+        "Verdict",
+    ):
+        assert f"\n{title}" in text
+    assert "no queue, no transfer, no round trip" in text
+    assert "Fitted to Table 6" in text
+    assert "derived from Table 6" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_how_far_the_formulas_differ_is_shown(paper: Plan) -> None:
+    text = report(paper, paper.paper)
+    (line,) = [line for line in text.splitlines() if "differs by" in line]
+    change_of_first = paper.exact.prfaas.rate / paper.paper.prfaas.rate - 1
+    assert f"{change_of_first * 100:+.1f} %" in line
+
+
+def test_the_verdict_of_the_paper(paper: Plan) -> None:
+    said = " ".join(verdict(paper))
+    assert "PrfaaS brings more throughput: 3.16 requests a second against 2.02" in said
+    assert "Without prices this says nothing of money" in said
+    assert "the threshold adds +1." in said
+    assert "below 4 Gbps over all links the gain is gone" in said
+
+
+def test_the_verdict_with_prices_and_promises(two_by_two: Plan) -> None:
+    said = " ".join(verdict(two_by_two))
+    exact = two_by_two.exact
+    word = "meets" if exact.prfaas.ttft_p90_s <= 5 else "misses"
+    assert f"prfaas {word} it" in said
+    assert "homogeneous misses it" in said
+    assert "4.5 requests a second come: prfaas is enough" in said
+    assert "A million tokens costs" in said
+
+
+def test_the_verdict_when_it_does_not_pay(changed: Callable[..., Path]) -> None:
+    plan = plan_of(changed(("model: paper-1t", "model: MiniMax-M2.5"), ("100Gbps", "10Gbps")))
+    assert next(verdict(plan)).startswith("PrfaaS brings nothing in throughput")
+
+
+def test_who_does_what_is_said_of_several_clusters(two_by_two: Plan, paper: Plan) -> None:
+    text = report(two_by_two, two_by_two.paper)
+    assert "Who does what (exact)" in text
+    assert "No rule by length" in text
+    assert "Who does what" not in report(paper, paper.paper)
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [tokens(19563), tokens(0), tokens(999), tokens(None)] == ["19.6K", "0", "999", "-"]
+    assert [number(1.0), number(1234.5), number(None)] == ["1.00", "1,234", "-"]
+    assert [percent(0.496, 1), change(1.54), change(0.9)] == ["49.6 %", "+54.0 %", "-10.0 %"]
+    assert [bits(13e9), bits(1.8e12), bits(2.5e6), bits(3), bits(None)] == [
+        "13 Gbps",
+        "1.8 Tbps",
+        "2.5 Mbps",
+        "3 bps",
+        "-",
+    ]
+    assert table([["a", "b"], ["cc", "10"]], "") == "a    b\ncc  10"
+    assert wrapped("x " * 100).count("\n") == 1
