@@ -15,6 +15,7 @@ from tests.vllm.ranks import HEADS, LINK, Node, cache_of, layout_of  # noqa: E40
 
 from prfaas.core.transfer.extent import extent_bytes, needed  # noqa: E402
 from prfaas.core.transfer.receiver import ReceiverState  # noqa: E402
+from prfaas.engine.vllm.deals import Deals  # noqa: E402
 from prfaas.engine.vllm.orders import Hold, Offer, Orders, Receive, Report  # noqa: E402
 from prfaas.runtime.tasks import Tasks  # noqa: E402
 from prfaas.transport.memory import MemoryNetwork  # noqa: E402
@@ -133,6 +134,13 @@ def test_heads_that_nobody_counts_make_another_layout() -> None:
     guessed = cache_of(4, 16).layout("r", 4)
     assert next(part for part in guessed.parts if part.layer == 2).shape[0] == 4
     assert fingerprint(guessed) != fingerprint(layout_of(cache_of(1, 16), 1))
+
+
+@pytest.mark.parametrize("ranks", [-1, 65])
+def test_more_ranks_than_there_can_be(ranks: int) -> None:
+    deals = Deals(layout_of(cache_of(2, 16), 2), 1, 2)
+    said = f"tensor parallelism of {ranks} on the other side; expected 1 to 64"
+    assert (deals.give(ranks).refusal, deals.take(ranks).refusal) == (said, said)
 
 
 async def test_a_rank_from_which_nobody_takes_holds_nothing() -> None:

@@ -68,24 +68,27 @@ class Deals:
     def give(self, receivers: int) -> Giving:
         """To a node of `receivers` ranks; 0: as many as there are here. Thread-safe."""
         wanted = receivers or self._ranks
+        if not 1 <= wanted <= MOST_RANKS:
+            return Giving(refusal=_TOO_MANY.format(wanted))
         if wanted not in self._givings:
             try:
                 self._givings[wanted] = self._give(wanted)
             except LocalError as error:
-                return Giving(refusal=str(error))
+                self._givings[wanted] = Giving(refusal=str(error))
         return self._givings[wanted]
 
     def take(self, senders: int) -> Taking:
         """From a node of `senders` ranks. Thread-safe."""
+        if not 1 <= senders <= MOST_RANKS:
+            return Taking(refusal=_TOO_MANY.format(senders))
         if senders not in self._takings:
             try:
                 self._takings[senders] = self._take(senders)
             except LocalError as error:
-                return Taking(refusal=str(error))
+                self._takings[senders] = Taking(refusal=str(error))
         return self._takings[senders]
 
     def _give(self, receivers: int) -> Giving:
-        _bounded(receivers)
         parts = {(part.layer, part.name): part for part in self.layout.parts}
         slices: dict[PartKey, list[Slice]] = {}
         takers: set[int] = set()
@@ -106,7 +109,6 @@ class Deals:
         )
 
     def _take(self, senders: int) -> Taking:
-        _bounded(senders)
         suffix = self._suffix(self._rank, senders, self._ranks)
         return Taking(suffix, sources(self.layout, senders, self._ranks, self._rank))
 
@@ -121,6 +123,4 @@ def _from(part: Part, rank: int, ranks: int, heads: Span) -> Span:
     return heads[0] - first, heads[1] - first
 
 
-def _bounded(ranks: int) -> None:
-    if not 1 <= ranks <= MOST_RANKS:
-        raise LocalError(f"tensor parallelism of {ranks} on the other side; expected 1 to {MOST_RANKS}")
+_TOO_MANY = f"tensor parallelism of {{}} on the other side; expected 1 to {MOST_RANKS}"
