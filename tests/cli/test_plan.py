@@ -64,6 +64,7 @@ def test_a_fault_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert "no such file; expected a plan file" in err
 
 
+@pytest.mark.slow
 def test_pictures_that_cannot_be_written_are_a_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = prfaas("plan", str(PAPER), "--plots", str(tmp_path / "file" / "plots"))

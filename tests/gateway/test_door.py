@@ -20,21 +20,44 @@ from prfaas.testing.noderig import MODEL, Rig, until
         ({"temperature": 3}, 400, "invalid_value", "temperature"),
         ({"max_tokens": "ten"}, 400, "invalid_type", "max_tokens"),
         ({"prompt": [1, 2, 99_999]}, 400, "token_out_of_range", "prompt"),
-        ({"prompt": []}, 400, None, "prompt"),
+        ({"prompt": []}, 400, "empty_prompt", "prompt"),
+        ({"prompt": ["a", "b"]}, 400, "several_prompts", "prompt"),
+        ({"stop": ""}, 400, "invalid_value", "stop"),
+        ({"stream_options": {}}, 400, "invalid_value", "stream_options"),
         ({"prompt": "x" * 500}, 413, "context_length_exceeded", "prompt"),
-        ({"max_tokens": 100_000}, 413, "context_length_exceeded", "prompt"),
+        ({"max_tokens": 100_000}, 413, "context_length_exceeded", "max_tokens"),
+        ({"prompt": "x" * 500, "max_tokens": 100_000}, 413, "context_length_exceeded", "prompt"),
         ({"max_token": 3}, 400, "unknown_parameter", "max_token"),
         ({"n": 9}, 400, "invalid_value", "n"),
         ({"logit_bias": {"5": 1}}, 400, "unsupported_parameter", "logit_bias"),
-        ({"kv_transfer_params": {"do_remote_prefill": True}}, 400, None, "kv_transfer_params"),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, 400, "unsupported_parameter", "kv_transfer_params"),
     ],
 )
-async def test_bad_requests(grid: Grid, fields: dict[str, Any], status: int, code: str | None, param: str) -> None:
+async def test_bad_requests(grid: Grid, fields: dict[str, Any], status: int, code: str, param: str) -> None:
     answer = await grid.post("/v1/completions", {"model": MODEL, "prompt": "hello"} | fields)
     error = answer.json["error"]
     assert (answer.status, error["code"], error["param"]) == (status, code, param)
     assert error["type"] == "invalid_request_error"
-    assert grid.outcomes() == {}
+    assert grid.outcomes() == {("none", "refused"): 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "param"),
+    [
+        ({"max_tokens": 100_000}, 413, "context_length_exceeded", "max_tokens"),
+        ({"max_completion_tokens": 100_000}, 413, "context_length_exceeded", "max_completion_tokens"),
+        ({"max_completion_tokens": 100_000, "max_tokens": 1}, 413, "context_length_exceeded", "max_completion_tokens"),
+        ({"messages": [{"role": "user", "content": "x" * 500}]}, 413, "context_length_exceeded", "messages"),
+        ({"messages": [{"role": "user"}]}, 400, "missing_required_parameter", "messages[0].content"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, 400, "chat_template_refused", "messages"),
+    ],
+)
+async def test_bad_chats(grid: Grid, fields: dict[str, Any], status: int, code: str, param: str) -> None:
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]} | fields
+    answer = await grid.post("/v1/chat/completions", asked)
+    error = answer.json["error"]
+    assert (answer.status, error["code"], error["param"]) == (status, code, param)
+    assert grid.outcomes() == {("none", "refused"): 1}
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"model": "\xff"}', b"null"])
@@ -52,7 +75,8 @@ async def test_a_body_that_is_too_large(grid: Grid) -> None:
 @pytest.mark.parametrize("header", ["0", "-1", "soon", "9" * 30])
 async def test_a_bad_deadline(grid: Grid, header: str) -> None:
     answer = await grid.complete("hello", headers={"x-prfaas-deadline-ms": header})
-    assert answer.status == 400
+    error = answer.json["error"]
+    assert (answer.status, error["code"], error["param"]) == (400, "invalid_value", "x-prfaas-deadline-ms")
     assert "x-prfaas-deadline-ms" in answer.message
 
 

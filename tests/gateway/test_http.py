@@ -49,7 +49,7 @@ GOOD_ENOUGH: dict[str, bytes] = {
     "HTTP/1.0": post(version="1.0"),
 }
 
-# What is no HTTP is answered by HTTP's own 400, and the connection closed.
+# What is no HTTP is refused (400 unless TELLING says more), and the connection closed.
 NO_HTTP: dict[str, bytes] = {
     "a method that nobody knows": request_bytes("FROB", PATH),
     "a long line": request_bytes("GET", "/" + "a" * 9000),
@@ -76,10 +76,17 @@ NO_HTTP: dict[str, bytes] = {
     "bare line feeds": b"GET /health HTTP/1.1\nHost: h\n\n",
     "a blank in a name": b"GET /health HTTP/1.1\r\nHost: h\r\nx : a\r\n\r\n",
     "a byte that no path has": request_bytes("GET", "/\xff"),
+    "no version": b"GET /health\r\n\r\n",
 }
+TELLING: dict[str, tuple[int, str]] = {
+    "a long line": (414, "url_too_long"),
+    "a long header": (431, "header_too_large"),
+    "many headers": (431, "header_too_large"),
+}
+"""Status and code of what has one of its own."""
 
 ZIP = ("Content-Encoding", "gzip")
-REFUSED: dict[str, tuple[bytes, int, str | None]] = {
+REFUSED: dict[str, tuple[bytes, int, str]] = {
     "the wrong method": (request_bytes("GET", PATH), 405, "method_not_allowed"),
     "options": (request_bytes("OPTIONS", PATH), 405, "method_not_allowed"),
     "delete, with a body": (request_bytes("DELETE", PATH, body=GOOD), 405, "method_not_allowed"),
@@ -104,8 +111,10 @@ REFUSED: dict[str, tuple[bytes, int, str | None]] = {
     "a form": (post(body=b"model=derived&prompt=x"), 400, "invalid_json"),
     "UTF-16": (post(body=GOOD.decode().encode("utf-16")), 400, "invalid_json"),
     "a body that is longer inside": (post(body=GOOD + GOOD), 400, "invalid_json"),
-    "two deadlines": (post(("x-prfaas-deadline-ms", "100"), ("X-PrfaaS-Deadline-Ms", "200")), 400, None),
-    "digits of another script": (post(("x-prfaas-deadline-ms", "\xb2")), 400, None),
+    "two deadlines": (post(("x-prfaas-deadline-ms", "100"), ("X-PrfaaS-Deadline-Ms", "200")), 400, "invalid_value"),
+    "digits of another script": (post(("x-prfaas-deadline-ms", "\xb2")), 400, "invalid_value"),
+    "a wish that nobody knows": (post(("Expect", "cake")), 417, "expectation_failed"),
+    "the same of what is only read": (request_bytes("GET", "/health", [("Expect", "cake")]), 417, "expectation_failed"),
 }  # fmt: skip
 
 
@@ -134,8 +143,36 @@ async def test_what_is_odd_and_right(grid: Grid) -> None:
 async def test_what_is_no_http(grid: Grid) -> None:
     for name, sent in NO_HTTP.items():
         answer, goes_on = await told(grid, sent)
-        assert (answer.status, goes_on) == (400, False), name
+        status, code = TELLING.get(name, (400, "bad_http"))
+        assert (answer.status, answer.error["code"], goes_on) == (status, code, False), name
+        assert (answer.headers["content-type"], answer.error["type"]) == (
+            "application/json",
+            "invalid_request_error",
+        ), name
+        assert set(answer.error) == {"message", "type", "param", "code"}, name
+        assert not any(word in answer.error["message"] for word in ("garbage", "derived", "FROB", "\n")), name
+        assert "x-request-id" in answer.headers, name
     assert grid.outcomes() == {}
+
+
+async def test_a_bad_chunk_after_a_good_head(grid: Grid) -> None:
+    async with raw_client(grid.front.port) as client:
+        await client.send(chunked(GOOD[:7], end=b""))
+        await until(lambda: handlers(grid), "the head is read")
+        await client.send(b"zz\r\n")
+        (answer,) = await client.answers()
+    assert (answer.status, answer.error["code"]) == (400, "broken_body")
+    assert grid.outcomes() == {("none", "refused"): 1}
+
+
+@pytest.mark.parametrize("head", [("Content-Length", "500"), ("Transfer-Encoding", "chunked")])
+async def test_a_body_that_the_client_itself_cuts_off(grid: Grid, head: tuple[str, str]) -> None:
+    async with raw_client(grid.front.port) as client:
+        await client.send(post(head, body=None) + b"20\r\n{")
+        client.end()
+        (answer,) = await client.answers()
+    assert (answer.status, answer.error["code"]) == (400, "broken_body")
+    assert grid.outcomes() == {("none", "refused"): 1}
 
 
 async def test_what_is_refused(grid: Grid) -> None:
@@ -147,7 +184,12 @@ async def test_what_is_refused(grid: Grid) -> None:
         assert len(answer.body) < 600, name
         assert ("allow" in answer.headers) == (status == 405), name
         assert goes_on or status == 413, name
-    assert grid.outcomes() == {}
+    assert grid.outcomes() == {("none", "refused"): sum(to_us(sent) for sent, *_ in REFUSED.values())}
+
+
+def to_us(sent: bytes) -> bool:
+    """Whether it is a request to one of the doors that serve."""
+    return sent.split()[1] == PATH.encode()
 
 
 async def test_heads(grid: Grid) -> None:
@@ -206,17 +248,30 @@ async def test_a_body_in_drops_and_one_that_stops(grid: Grid) -> None:
         answer = await client.answer()
         assert answer is not None
         assert (answer.status, answer.error["code"]) == (408, "body_timeout")
-    assert grid.outcomes() == {("local", "ok"): 1}
+    assert grid.outcomes() == {("local", "ok"): 1, ("none", "refused"): 1}
 
 
 async def test_heads_that_never_end(rig: Rig) -> None:
     far, home = [await rig.node("far-p", "prefill")], [await rig.node("home-p", "prefill")]
     decoders = [await rig.node("home-d", "decode")]
     async with two_clusters(rig, far=far, home=home, decoders=decoders, idle_s=0.1) as grid:
-        for sent in (b"", b"POST", post(body=None)[:-2], post() + b"POST /v1/comp"):
+        for sent, statuses in (
+            (b"", []),
+            (b"POST", [408]),
+            (post(body=None)[:-2], [408]),
+            (post(), [200]),
+            (HEALTH + b"POST /v1/comp", [200]),
+        ):
             async with raw_client(grid.front.port) as client:
                 await client.send(sent)
-                assert len(await client.answers()) == (GOOD in sent)
+                answers = await client.answers()
+                assert [answer.status for answer in answers] == statuses
+                assert all(answer.error["code"] == "head_timeout" for answer in answers if answer.status == 408)
+        async with raw_client(grid.front.port) as client:  # the second one, on a connection that was in use
+            await client.send(HEALTH)
+            assert await client.answer() is not None
+            await client.send(b"POST /v1/comp")
+            assert [answer.status for answer in await client.answers()] == [408]
         await grid.settled()
 
 
@@ -236,10 +291,16 @@ async def test_a_client_that_leaves(grid: Grid, cut: int, how: str) -> None:
         await client.send(sent if whole else sent[:cut] if cut == 1 else sent[: -len(LONG) + cut])
         if whole:
             await reached.wait()
+        elif cut > 1:
+            await until(lambda: handlers(grid), "the head is read")
         if how == "reset":
             client.abort()
     await until(lambda: grid.gateway.in_flight == 0, "the gateway noticed")
-    assert grid.outcomes() == ({("remote", "gone"): 1} if whole else {})
+    if cut == 1:
+        assert grid.outcomes() == {}
+    else:  # who only ends its side in mid-body is told so
+        left = ("remote", "gone") if whole else ("none", "gone" if how == "reset" else "refused")
+        await until(lambda: grid.outcomes() == {left: 1}, "it is booked")
 
 
 @pytest.mark.slow

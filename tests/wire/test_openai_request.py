@@ -28,10 +28,10 @@ def chat(**fields: Any) -> bytes:
     [
         ({"prompt": 5}, "prompt", "invalid_type"),
         ({"prompt": None}, "prompt", "invalid_type"),
-        ({"prompt": []}, "prompt", None),
-        ({"prompt": [[]]}, "prompt", None),
-        ({"prompt": ["a", "b"]}, "prompt", None),
-        ({"prompt": [[1], [2]]}, "prompt", None),
+        ({"prompt": []}, "prompt", "empty_prompt"),
+        ({"prompt": [[]]}, "prompt", "empty_prompt"),
+        ({"prompt": ["a", "b"]}, "prompt", "several_prompts"),
+        ({"prompt": [[1], [2]]}, "prompt", "several_prompts"),
         ({"prompt": [1, "a"]}, "prompt[1]", "invalid_type"),
         ({"prompt": ["a", 1]}, "prompt[1]", "invalid_type"),
         ({"prompt": [[1, None]]}, "prompt[0][1]", "invalid_type"),
@@ -50,12 +50,12 @@ def chat(**fields: Any) -> bytes:
         ({"top_p": 1.01}, "top_p", "invalid_value"),
         ({"seed": 1.5}, "seed", "invalid_type"),
         ({"seed": 2**63}, "seed", "invalid_value"),
-        ({"stop": ["a"] * 5}, "stop", None),
-        ({"stop": ""}, "stop", None),
-        ({"stop": ["a", ""]}, "stop", None),
+        ({"stop": ["a"] * 5}, "stop", "invalid_value"),
+        ({"stop": ""}, "stop", "invalid_value"),
+        ({"stop": ["a", ""]}, "stop", "invalid_value"),
         ({"stop": ["a", 3]}, "stop[1]", "invalid_type"),
         ({"stream": "yes"}, "stream", "invalid_type"),
-        ({"stream_options": {"include_usage": True}}, "stream_options", None),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
         ({"n": 9}, "n", "invalid_value"),
         ({"n": True}, "n", "invalid_type"),
@@ -76,7 +76,7 @@ def chat(**fields: Any) -> bytes:
         ({"kv_transfer_params": "x"}, "kv_transfer_params", "invalid_type"),
     ],
 )
-def test_completion_refuses(fields: dict[str, Any], param: str, code: str | None) -> None:
+def test_completion_refuses(fields: dict[str, Any], param: str, code: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_completion(completion(**fields))
     error = caught.value
@@ -115,6 +115,7 @@ def test_chat_refuses(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_chat(chat(**fields))
     assert (caught.value.status, caught.value.param) == (400, param)
+    assert caught.value.code
 
 
 @pytest.mark.parametrize(

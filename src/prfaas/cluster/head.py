@@ -44,6 +44,7 @@ from prfaas.wire.ticket import mint
 
 log = structlog.get_logger(__name__)
 MAX_ANSWER_BYTES = 1 << 20
+MAX_TROUBLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,14 @@ class ClusterHead:
             queued=len(self._queue.waiting),
             running=len(self._queue.running),
             max_model_len=self._queue.max_tokens,
+            trouble="" if self._queue.ready else self._trouble(),
         )
+
+    def _trouble(self) -> str:
+        """Why no node is ready."""
+        members = [one for one in self.roster.members().members if one.role == "prefill"]
+        found = [f"{one.node}: {one.trouble or one.state}" for one in members]
+        return "; ".join(found[:MAX_TROUBLES]) or "it has no prefill node"
 
     async def prefill(self, request: PrefillRequest) -> AsyncGenerator[PrefillUpdate, None]:
         """`queued` while it waits, `bound` when a node is chosen, then `done` or `failed`, always one of them last.

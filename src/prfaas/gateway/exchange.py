@@ -62,5 +62,5 @@ class Exchange:
     def route_header(self) -> str:
         """`x-prfaas-route`: where prefill ran and why."""
         if self.decided is None:
-            return "local; cluster=; reason=refused"
+            return "none; cluster=; reason=refused"
         return f"{self.decided.route}; cluster={self.decided.cluster}; reason={self.decided.reason}"

@@ -7,6 +7,7 @@ before the first token exists, so that until then any failure has another way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from aiohttp import web
 from prfaas.cluster.registrar import Registrar
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import RequestId
+from prfaas.gateway.booking import Booking
 from prfaas.gateway.exchange import DONE_MARK, Exchange, Upstream
 from prfaas.gateway.gateway import Gateway
 from prfaas.model.text import Text
@@ -27,6 +29,7 @@ from prfaas.runtime.http import (
     BODY_S,
     error_reply,
     event_stream,
+    expect_later,
     json_bytes_reply,
     json_reply,
     make_app,
@@ -48,6 +51,7 @@ from prfaas.wire.openai.fields import reshapes
 from prfaas.wire.openai.prompt import parsed, prompt_of, prompt_tokens
 
 log = structlog.get_logger(__name__)
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 DEADLINE_HEADER = "x-prfaas-deadline-ms"
 ROUTE_HEADER = "x-prfaas-route"
 LATE_NS = 2 * 10**9
@@ -79,15 +83,18 @@ class Front:
         self._gateway = gateway
         self._text = text
         self._inside = 0
+        self._booking = Booking(frozenset({COMPLETIONS, CHAT}), gateway.metrics)
 
     def app(self) -> web.Application:
         """The routes. With API keys, all but health and metrics demand one; nodes that join show the secret."""
         settings = self._settings
         inside = {MEMBERS: (settings.secret,) if settings.secret else ()}
-        app = make_app(max_body_bytes=settings.max_body_bytes, keys=settings.api_keys, inside=inside)
+        app = make_app(
+            max_body_bytes=settings.max_body_bytes, keys=settings.api_keys, inside=inside, around=self._booking.book
+        )
         Registrar(self._gateway.roster).add_to(app.router)
-        app.router.add_post("/v1/completions", self._completions)
-        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post(COMPLETIONS, self._completions, expect_handler=expect_later)
+        app.router.add_post(CHAT, self._chat, expect_handler=expect_later)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         app.router.add_get("/health", self._health)
@@ -136,8 +143,8 @@ class Front:
         request = await parsed(parse, body, self._text)
         self._check(request)
         with self._gateway.metrics.stage("tokenize"):
-            tokens = await prompt_tokens(request, self._text)
-        self._check_length(request, len(tokens))
+            tokens = await prompt_tokens(request, self._text, partial(self._check_length, request, "at least "))
+        self._check_length(request, "", len(tokens))
         exchange = Exchange(
             request=RequestId(uuid.uuid4().hex),
             path=http.path,
@@ -147,12 +154,15 @@ class Front:
             deadline_ns=deadline_ns,
             verdict=asyncio.get_running_loop().create_future(),
         )
-        self._gateway.arrive(exchange, request.stays or await self._stays(request, body))
+        stays = request.stays or await self._stays(request, body)
+        self._booking.placed(http)
+        self._gateway.arrive(exchange, stays)
         try:
             upstream = await exchange.verdict
             if upstream.stream:
                 return await self._stream(http, exchange, upstream)
-            self._gateway.relayed(exchange, upstream, None)
+            upstream.relayed.set()
+            self._gateway.answered(exchange, upstream)
             reply = json_bytes_reply(upstream.begun, headers={ROUTE_HEADER: exchange.route_header})
             return await send_within(http, reply, deadline_ns + LATE_NS)
         except RequestError as error:
@@ -170,11 +180,12 @@ class Front:
             return ""
         if request.choices > 1:
             return "several_choices"  # vLLM makes a request of each, and KV arrives for one
-        return "engine_prompt" if await self._text.off_loop(lambda: reshapes(body)) else ""
+        return "engine_prompt" if await self._text.off_loop(lambda: reshapes(body), len(body)) else ""
 
     def _check(self, request: AnyRequest) -> None:
         if request.kv_transfer_params is not None:
-            raise RequestError("kv_transfer_params is not for clients", param="kv_transfer_params")
+            said = "kv_transfer_params is not for clients"
+            raise RequestError(said, param="kv_transfer_params", code="unsupported_parameter")
         self._check_model(request.model)
         if not self._gateway.ready:
             message = "no decode node is ready"
@@ -185,15 +196,18 @@ class Front:
             message = f"the model {name[:80]!r} does not exist; this endpoint serves {self._settings.model!r}"
             raise RequestError(message, status=404, code="model_not_found", param="model")
 
-    def _check_length(self, request: AnyRequest, prompt: int) -> None:
+    def _check_length(self, request: AnyRequest, how: str, prompt: int) -> None:
+        """`how` is "at least " when `prompt` counts what is not tokenized. At fault is the prompt if no answer, however
+        short, has room beside it."""
         limit, said = self._gateway.max_model_len, request.max_new_tokens
-        answer = 1 if said is None else said
+        answer, shortest = (1, 1) if said is None else (said, min(said, 1))
         if limit and prompt + answer > limit:
             message = (
-                f"this model takes {limit} tokens of prompt and answer; the prompt has {prompt},"
+                f"this model takes {limit} tokens of prompt and answer; the prompt has {how}{prompt},"
                 f" and at least {answer} of answer are asked for"
             )
-            raise RequestError(message, status=413, code="context_length_exceeded", param="prompt")
+            param = request.prompt_field if prompt + shortest > limit else request.bound_field
+            raise RequestError(message, status=413, code="context_length_exceeded", param=param)
 
     def _deadline_ns(self, http: web.Request) -> int:
         values = http.headers.getall(DEADLINE_HEADER, [])
@@ -201,7 +215,8 @@ class Front:
             return self._settings.deadline_ns
         longest_ms, said = self._settings.deadline_ns // 1_000_000, ", ".join(values)
         if not said.isascii() or not said.isdigit() or not 1 <= int(said[:18]) <= longest_ms:
-            raise RequestError(f"{DEADLINE_HEADER} is {said[:32]!r}; expected 1 to {longest_ms} milliseconds")
+            message = f"{DEADLINE_HEADER} is {said[:32]!r}; expected 1 to {longest_ms} milliseconds"
+            raise RequestError(message, param=DEADLINE_HEADER, code="invalid_value")
         return int(said) * 1_000_000
 
     async def _stream(self, http: web.Request, exchange: Exchange, upstream: Upstream) -> web.StreamResponse:
@@ -214,29 +229,36 @@ class Front:
                 return await self._relay(http, exchange, upstream)
         except TimeoutError:
             raise ConnectionAbortedError("the client does not read") from None
+        finally:
+            upstream.relayed.set()
 
     async def _relay(self, http: web.Request, exchange: Exchange, upstream: Upstream) -> web.StreamResponse:
         out = event_stream({ROUTE_HEADER: exchange.route_header})
         await out.prepare(http)
-        trouble, tail = None, upstream.begun[-len(DONE_MARK) :]
-        await out.write(upstream.begun)
+        trouble, tail, chunk = "", b"", upstream.begun
         chunks = upstream.response.content.iter_any()
         while True:
+            await out.write(chunk)
+            tail = (tail + chunk)[-len(DONE_MARK) :]
+            if tail == DONE_MARK:
+                break
             try:
                 chunk = await anext(chunks)
             except StopAsyncIteration:
+                trouble = "the decode node ended its stream early"
                 break
             except (aiohttp.ClientError, OSError) as error:
                 trouble = f"the decode node's stream broke: {error or type(error).__name__}"
+                late = loop_now_ns() >= exchange.deadline_ns
+                detail = ErrorDetail("the deadline passed" if late else trouble, "server_error", None, "stream_broken")
+                await out.write(b"\n\n" + error_event(detail))
                 break
-            await out.write(chunk)
-            tail = (tail + chunk)[-len(DONE_MARK) :]
-        if trouble is None and tail != DONE_MARK:
-            trouble = "the decode node ended its stream early"
-        elif trouble is not None:
-            late = loop_now_ns() >= exchange.deadline_ns
-            detail = ErrorDetail("the deadline passed" if late else trouble, "server_error", None, "stream_broken")
-            await out.write(b"\n\n" + error_event(detail))
+        if trouble:
+            self._gateway.broke(exchange, upstream, trouble)
+        else:
+            self._gateway.answered(exchange, upstream)
         await out.write_eof()
-        self._gateway.relayed(exchange, upstream, trouble)
+        if not trouble:  # once more, for its end: then the connection to the node can be used again
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                await anext(chunks, b"")
         return out

@@ -114,13 +114,13 @@ class Gateway:
         self._legs.exchanges[exchange.request] = exchange
         self._driver.post(Arrived(exchange.request, exchange.prompt.tokens, exchange.deadline_ns, stays))
 
-    def relayed(self, exchange: Exchange, upstream: Upstream, trouble: str | None) -> None:
-        """The client has the whole answer, or (`trouble`) as much as there will be."""
-        upstream.relayed.set()
-        if trouble is None:
-            self._driver.post(Answered(exchange.request, upstream.attempt))
-        else:
-            self._driver.post(LegFailed(exchange.request, upstream.attempt, "decode", "broken_stream", trouble))
+    def answered(self, exchange: Exchange, upstream: Upstream) -> None:
+        """The whole answer was written to the client; whatever it does now, it was served."""
+        self._driver.post(Answered(exchange.request, upstream.attempt))
+
+    def broke(self, exchange: Exchange, upstream: Upstream, trouble: str) -> None:
+        """The client was told as much as there will be."""
+        self._driver.post(LegFailed(exchange.request, upstream.attempt, "decode", "broken_stream", trouble))
 
     def leave(self, request: RequestId) -> None:
         """The client of a request that may still run has gone."""

@@ -175,6 +175,10 @@ class Legs:
             self._post(LegFailed(request, attempt, leg, "internal", f"{type(bug).__name__} in the gateway", True, 500))
 
     def _lost(self, event: LegFailed, failure: RemoteError) -> None:
+        exchange = self.exchanges.get(event.request)
+        decided = exchange.decided if exchange is not None else None
+        # As in "decided": the clusters that were to prefill and the node that was to decode, not who says so.
+        where = {} if decided is None else {"cluster": decided.cluster, "node": decided.node}
         log.warning(
             "leg failed",
             request=event.request,
@@ -182,11 +186,11 @@ class Legs:
             leg=event.leg,
             code=event.code,
             detail=event.detail,
+            **where,
         )
-        exchange = self.exchanges.get(event.request)
         reached = isinstance(failure, SourceFailed) or failure.code != "unreachable"
-        if exchange is not None and exchange.decided is not None and not reached:
-            self._trouble(exchange.decided, event.leg, failure)
+        if decided is not None and not reached:
+            self._trouble(decided, event.leg, failure)
         self._post(event)
 
     def _node(self, node: NodeName) -> NodeClient:

@@ -48,7 +48,7 @@ class ServiceSource:
         while True:
             try:
                 info = await look(self._info, look_timeout_s(period_s))
-                listen(SourceSeen(self.cluster, info.ready, info.queued, info.running, info.max_model_len))
+                listen(_seen(self.cluster, info))
             except RemoteError as failure:
                 listen(SourceSeen(self.cluster, 0, 0, 0, 0, str(failure)))
             await asyncio.sleep(period_s)
@@ -59,5 +59,8 @@ class ServiceSource:
 
 def seen_at_home(cluster: ClusterName, head: ClusterHead) -> SourceSeen:
     """The state of our own cluster's prefill side."""
-    info = head.info()
-    return SourceSeen(cluster, info.ready, info.queued, info.running, info.max_model_len)
+    return _seen(cluster, head.info())
+
+
+def _seen(cluster: ClusterName, info: ClusterInfo) -> SourceSeen:
+    return SourceSeen(cluster, info.ready, info.queued, info.running, info.max_model_len, info.trouble)

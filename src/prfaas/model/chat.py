@@ -74,4 +74,5 @@ class ChatTemplate:
                 messages=turns, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
             )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            raise RequestError(f"the model's chat template refuses these messages: {error}", param="messages") from None
+            said = f"the model's chat template refuses these messages: {error}"
+            raise RequestError(said, param="messages", code="chat_template_refused") from None

@@ -22,6 +22,7 @@ import xxhash
 from tokenizers import Tokenizer
 
 from prfaas.core.errors import ConfigError, RequestError
+from prfaas.model.bound import token_bound
 from prfaas.model.chat import ChatTemplate
 from prfaas.model.detok import Detokenizer, TextStream
 from prfaas.model.spelling import Spelling
@@ -30,7 +31,13 @@ T = TypeVar("T")
 
 MAX_JSON_BYTES = 64 << 20
 THREADS = max(1, min(4, (os.cpu_count() or 2) - 1))
-"""Threads that tokenize: few, so that many long prompts at once leave a core to the event loop."""
+"""Threads that tokenize what is long: few, so that many long prompts at once leave a core to the event loop."""
+QUICK_THREADS = 1
+"""Threads for all else: what takes no time waits for nothing that does."""
+LARGE = 64 << 10
+"""Characters of text (or token ids) from which work is long: tens of milliseconds."""
+Fits = Callable[[int], None]
+"""Is told how many tokens a prompt has, at least. Raises RequestError when they are too many."""
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -64,7 +71,9 @@ class Text:
         self._tokenizer, self._template = tokenizer, template
         self._special = frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special)
         self._spelling = Spelling(tokenizer)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="prfaas-text")
+        self._bound = token_bound(tokenizer)
+        self._long = ThreadPoolExecutor(THREADS, thread_name_prefix="prfaas-text")
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="prfaas-quick")
 
     @classmethod
     def load(cls, directory: Path) -> Text:
@@ -98,21 +107,25 @@ class Text:
             raise RequestError("this model has no chat template; use /v1/completions", code="no_chat_template")
         return self._template.render(messages)
 
-    async def encode(self, text: str) -> array[int]:
-        """Ids of a plain prompt, as 32-bit words, made off the event loop. Raises RequestError, 400."""
-        return await self.off_loop(partial(self._encode, text, special=True))
+    async def encode(self, text: str, fits: Fits | None = None) -> array[int]:
+        """Ids of a plain prompt, as 32-bit words, made off the event loop, or not at all when the text cannot fit.
+        Raises RequestError, 400, and what `fits` raises."""
+        return await self._ids(text, True, fits)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> array[int]:
-        """Ids of a rendered chat, likewise. Raises RequestError, 400."""
-        return await self.off_loop(lambda: self._encode(self.render_chat(messages), special=False))
+    async def encode_chat(self, messages: Sequence[Mapping[str, str]], fits: Fits | None = None) -> array[int]:
+        """Ids of a rendered chat, likewise. Raises RequestError, 400, and what `fits` raises."""
+        chars = sum(len(part) for message in messages for part in message.values())
+        return await self._ids(await self.off_loop(partial(self.render_chat, messages), chars), False, fits)
 
     async def checked(self, ids: Sequence[int]) -> array[int]:
         """`ids` that a client sent, as 32-bit words. Raises RequestError, 400, when one is out of range."""
-        return await self.off_loop(partial(self._packed, ids))
+        return await self.off_loop(partial(self._packed, ids), len(ids))
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
-        """`work` on one of the few threads for text: a long body's JSON, say."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def off_loop(self, work: Callable[[], T], size: int = 0) -> T:
+        """`work` on one of the few threads for text: a long body's JSON, say. What has a `size` of LARGE or more waits
+        in a line of its own. Work whose caller is cancelled while it waits is never begun."""
+        threads = self._long if size >= LARGE else self._quick
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def stream(self, stops: Sequence[str] = ()) -> TextStream:
         """The text of one answer, token by token, up to the first of `stops`."""
@@ -141,7 +154,14 @@ class Text:
 
     def close(self) -> None:
         """End the threads; what they do is dropped."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._long.shutdown(wait=False, cancel_futures=True)
+        self._quick.shutdown(wait=False, cancel_futures=True)
+
+    async def _ids(self, text: str, special: bool, fits: Fits | None) -> array[int]:
+        if fits is not None and self._bound is not None and len(text) >= LARGE:
+            added = self._tokenizer.num_special_tokens_to_add(False) if special else 0
+            fits(await self.off_loop(partial(self._bound.least, text)) + added)
+        return await self.off_loop(partial(self._encode, text, special=special), len(text))
 
     def _encode(self, text: str, *, special: bool) -> array[int]:
         # encode() would keep the GIL, 260 ms for 128K tokens; the batch call lets it go. The fast one has no offsets.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from prfaas.core.throughput.equations import BITS
+from prfaas.core.throughput.equations import BITS, theta_pd_d, theta_pd_p
 from prfaas.core.throughput.search import Search, Shape, whole_nodes
 from prfaas.core.throughput.site import Site
 from prfaas.core.throughput.split import Formulas, Splits
@@ -210,11 +210,11 @@ def _decode(site: Site, n_p: Sequence[int]) -> float:
 
 
 def _theta_pd_p(n_p: Sequence[int], short_s: Sequence[float]) -> float | None:
-    return sum(n / s for n, s in zip(n_p, short_s, strict=True) if s) or None
+    return sum(theta_pd_p(n, s) for n, s in zip(n_p, short_s, strict=True) if s) or None
 
 
 def _theta_pd_d(site: Site, n_p: Sequence[int]) -> float:
-    return sum((home.nodes - n) * home.decode_rate for home, n in zip(site.homes, n_p, strict=True))
+    return sum(theta_pd_d(home.nodes - n, home.decode_rate) for home, n in zip(site.homes, n_p, strict=True))
 
 
 def _second(pair: tuple[str, float]) -> float:

@@ -15,7 +15,8 @@ from prfaas.core.throughput.split import Splits
 from prfaas.plan.grown import grown
 from prfaas.plan.inputs import Inputs
 
-NARROWEST = 1e-5
+NARROWEST_BPS, WIDEST_BPS = 1e4, 1e17
+"""Of all links together: none, and more than anyone has."""
 MOST_HITS = 0.96
 
 
@@ -84,17 +85,17 @@ class Margins:
     def break_even(self) -> BreakEven:
         """All break-even points."""
         now = self.of(self.site, self.splits)
-        wide = self._rate(1e6)
-        binds = _falls_below(lambda f: self._rate(f), wide * (1 - 1e-3), 1e6)
-        pays = _falls_below(lambda f: self._rate(f), now.homogeneous, 1e6) if wide > now.homogeneous else None
+        wide = self._rate(WIDEST_BPS)
+        binds = _falls_below(self._rate, wide * (1 - 1e-3))
+        pays = _falls_below(self._rate, now.homogeneous) if wide > now.homogeneous else None
         return BreakEven(
-            binds * self.links_bps if binds is not None else None,
-            pays * self.links_bps if pays is not None else None,
+            binds,
+            pays,
             self._hits(now),
         )
 
-    def _rate(self, factor: float) -> float:
-        return self._best(self.site.with_links(factor), self.splits).rate
+    def _rate(self, bps: float) -> float:
+        return self._best(self.site.with_links(bps / self.links_bps), self.splits).rate
 
     def _best(self, site: Site, splits: Splits) -> Shape:
         self._last = Search(site, splits, self._last)
@@ -117,11 +118,11 @@ class Margins:
         return None
 
 
-def _falls_below(rate: Callable[[float], float], least: float, widest: float) -> float | None:
-    """The factor at which `rate`, which never falls as it grows, comes up to `least`. None: it does at any."""
-    if rate(NARROWEST) >= least:
+def _falls_below(rate: Callable[[float], float], least: float) -> float | None:
+    """The bandwidth at which `rate`, which never falls as it grows, comes up to `least`. None: it does at any."""
+    if rate(NARROWEST_BPS) >= least:
         return None
-    low, high = log(NARROWEST), log(widest)
+    low, high = log(NARROWEST_BPS), log(WIDEST_BPS)
     while high - low > 5e-4:
         middle = (low + high) / 2
         low, high = (low, middle) if rate(exp(middle)) >= least else (middle, high)

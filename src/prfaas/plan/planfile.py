@@ -16,7 +16,7 @@ from prfaas.config.units import Bandwidth, Duration, Size, Timeout
 
 Text = Annotated[str, Meta(min_length=1)]
 Tokens = Annotated[int, Meta(ge=1, le=1 << 30)]
-Price = Annotated[float, Meta(ge=0)]
+Price = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class LogNormal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="lognormal"):
@@ -47,7 +47,8 @@ class Traffic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lengths: Annotated[LogNormal | Trace, Meta(description="How many tokens of a prompt are not cached.")]
     output: Annotated[Tokens | None, Meta(description="Tokens of an answer. Left out: the trace's own mean.")] = None
     rate: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Requests a second that come. Left out: not judged.")
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Meta(description="Requests a second that come. Left out: not judged."),
     ] = None
 
 

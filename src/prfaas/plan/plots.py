@@ -63,7 +63,8 @@ def over_threshold(plan: Plan, axes: Any) -> None:
     search = Search(plan.site, splits)
     best = search.best()
     lengths = plan.site.lengths
-    cuts = [cut for cut in _spread(len(splits)) if lengths.threshold(cut) >= 1000]
+    every = [cut for cut in _spread(len(splits)) if lengths.threshold(cut)]
+    cuts = [cut for cut in every if lengths.threshold(cut) >= 1000] or every
     ts = [lengths.threshold(cut) / 1000 for cut in cuts]
     shapes = [search.shape(cut, best.n_p) for cut in cuts]
     most = best.rate * 2.2
@@ -92,14 +93,12 @@ def over_threshold(plan: Plan, axes: Any) -> None:
         label="$\\Lambda_{max}$, best nodes for each t",
     )
     axes.axhline(plan.exact.homogeneous.rate, color=COLOURS["homogeneous"], lw=1.2, label="homogeneous")
-    t = lengths.threshold(best.cut) / 1000
+    best_t = lengths.threshold(best.cut)
+    t = max(best_t / 1000, ts[0])
     axes.plot([t], [best.rate], "o", color=COLOURS["prfaas"], zorder=5)
+    aside: Any = {"xytext": (-14, 8), "ha": "right"} if t > 3 * ts[0] else {"xytext": (8, 8), "ha": "left"}
     axes.annotate(
-        f"{best.rate:.2f} req/s\nat t = {tokens(t * 1000)}",
-        (t, best.rate),
-        (-14, 8),
-        textcoords="offset points",
-        ha="right",
+        f"{best.rate:.2f} req/s\nat t = {tokens(best_t)}", (t, best.rate), textcoords="offset points", **aside
     )
     axes.set(xscale="log", xlabel="threshold t, thousand uncached tokens", ylabel="requests a second", ylim=(0, most))
     axes.set_title("Throughput over the threshold (exact)", loc="left")
@@ -147,17 +146,17 @@ def over_prefill_nodes(plan: Plan, axes: Any) -> None:
 def over_bandwidth(plan: Plan, axes: Any) -> None:
     """Lambda_max over the bandwidth of all links together, each at its best."""
     margins = plan.margins
-    low, high = 0.01, max(1.5, 2 * (plan.break_even.binds_bps or 0.0) / margins.links_bps)
-    points = 60 if len(plan.site.remotes) == 1 else 24
-    factors = [low * (high / low) ** (at / (points - 1)) for at in range(points)]
-    xs = [margins.links_bps * factor / 1e9 for factor in factors]
+    found = plan.break_even
+    marks = [margins.links_bps, *(bps for bps in (found.binds_bps, found.bandwidth_bps) if bps is not None)]
+    low, high = min(margins.links_bps / 100, min(marks) / 4), max(margins.links_bps * 1.5, max(marks) * 2)
+    points = 80 if len(plan.site.remotes) == 1 else 30
+    xs = [low * (high / low) ** (at / (points - 1)) / 1e9 for at in range(points)]
     answers = [margins.with_bandwidth(x * 1e9) for x in xs]
     axes.plot(
         xs, [one.prfaas for one in answers], lw=2.4, color=COLOURS["prfaas"], label="prfaas, best t and nodes for each"
     )
     axes.axhline(answers[0].homogeneous, color=COLOURS["homogeneous"], lw=1.2, label="homogeneous")
     top = max(one.prfaas for one in answers)
-    found = plan.break_even
     for bps, word in ((found.bandwidth_bps, "pays above"), (found.binds_bps, "binds below")):
         if bps is not None and xs[0] <= bps / 1e9 <= xs[-1]:
             axes.axvline(bps / 1e9, color=COLOURS["naive"], lw=1, ls=":")
@@ -232,11 +231,12 @@ def _spread(count: int) -> list[int]:
 
 
 def _ticks(axes: Any, which: str = "x") -> None:
-    """Plain numbers at 1, 2 and 5 on a logarithmic axis."""
+    """Plain numbers on a logarithmic axis: at 1, 2 and 5, or at 1 alone where there are many."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 5000 * low else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 

@@ -115,6 +115,10 @@ def _designs(plan: Plan, compared: Compared) -> str:
     text.append(
         "  TTFT is bare prefill time, integrated over the lengths: no queue, no transfer, no round trip is in it."
     )
+    text.append(
+        f"  No rule by length, whatever it sends where, can exceed {number(plan.bound)} req/s (exact); prfaas is at "
+        f"{percent(plan.exact.prfaas.rate / plan.bound, 1)} of it."
+    )
     own, same = compared.balanced_own, compared.balanced
     if own.n_p != same.n_p:
         text.append(
@@ -143,28 +147,23 @@ def _clusters(plan: Plan) -> Iterator[str]:
         cells = [percent(share) for share in (*away, 1 - sum(away))]
         rows.append([name, f"{best.n_p[at]} / {best.n_d[at]}", percent(home.share), *cells])
     lines.append(table(rows))
-    lines.append(
-        f"  No rule by length, whatever it does with each cluster, can exceed {number(plan.bound)} req/s; "
-        f"this is {percent(best.rate / plan.bound, 1)} of it."
-    )
     yield "\n".join(lines)
 
 
 def _break_even(plan: Plan) -> str:
     found, wide = plan.break_even, plan.margins.links_bps
     price, hits = plan.price_ratio, found.hits
+    pays = plan.exact.prfaas.rate > plan.exact.homogeneous.rate
     rows = [
         ["links begin to bind below", bits(found.binds_bps) if found.binds_bps else "never"],
-        ["no gain over homogeneous below", bits(found.bandwidth_bps) if found.bandwidth_bps else _always(plan)],
-        ["a request costs more when a PrfaaS node costs, in PD nodes, above", number(price) if price else "any price"],
-        ["no gain once a cache saves, of what is computed now", percent(hits) if hits else _always(plan)],
+        [
+            "no gain over homogeneous below",
+            bits(found.bandwidth_bps) if found.bandwidth_bps else "never" if pays else "any",
+        ],
+        ["a request costs more when a PrfaaS node costs, in PD nodes, above", number(price) if price else "0"],
+        ["no gain once a cache saves, of what is computed now", percent(hits) if hits else "never" if pays else "0 %"],
     ]
     return f"Where it stops paying (exact; all links together, {bits(wide)} now)\n{table(rows)}"
-
-
-def _always(plan: Plan) -> str:
-    """What is said where nothing changes who does more."""
-    return "never" if plan.exact.prfaas.rate > plan.exact.homogeneous.rate else "no gain now"
 
 
 def _bandwidths(plan: Plan) -> str:

@@ -18,7 +18,7 @@ def verdict(plan: Plan) -> Iterator[str]:
     """One sentence or two a line, most important first."""
     yield _pays(plan)
     yield from _money(plan)
-    yield _threshold(plan)
+    yield from _threshold(plan)
     yield from _link(plan)
     yield from _limit(plan)
     yield from _promises(plan)
@@ -60,26 +60,30 @@ def _money(plan: Plan) -> Iterator[str]:
     )
 
 
-def _threshold(plan: Plan) -> str:
+def _threshold(plan: Plan) -> Iterator[str]:
     exact = plan.exact
-    blind = max(exact.balanced_own.rate, exact.balanced.rate)
-    text = (
-        f"Most of it is more and faster prefill: the same clusters without a threshold, each request anywhere, do "
-        f"{number(blind)} at best; the threshold adds {change(exact.prfaas.rate / blind)} in steady throughput"
-    )
-    naive = exact.ratio(exact.naive)
-    return f"{text}, and is {change(naive)} over all prefill away." if naive else f"{text}."
+    best, blind = exact.prfaas.rate, max(exact.balanced_own.rate, exact.balanced.rate)
+    if best / exact.homogeneous.rate >= LITTLE:
+        naive = exact.ratio(exact.naive)
+        over = f", and is {change(naive)} over all prefill away" if naive and naive < 10 else ""
+        yield (
+            f"Most of it is more and faster prefill: the same clusters without a threshold, each request anywhere, do "
+            f"{number(blind)} at best; the threshold adds {change(best / blind)} in steady throughput{over}."
+        )
+    elif blind > best * LITTLE:
+        yield f"Without a threshold, each request anywhere, these clusters do {number(blind)} ({change(blind / best)})."
+    if best * LITTLE < plan.bound:
+        yield f"Rules by length that are no one threshold for all could do up to {number(plan.bound)}."
 
 
 def _link(plan: Plan) -> Iterator[str]:
-    best, margin = plan.exact.prfaas, plan.break_even
-    if not best.offloaded:
-        return
-    used = max(best.used.get("link", 0.0), 0.0)
-    text = f"KV takes {bits(best.egress_bps)}, {percent(used)} of the fullest link"
-    if margin.bandwidth_bps is not None and margin.bandwidth_bps < plan.margins.links_bps:
-        text += f"; below {bits(margin.bandwidth_bps)} over all links the gain is gone"
-    yield text + "."
+    best, least, wide = plan.exact.prfaas, plan.break_even.bandwidth_bps, plan.margins.links_bps
+    if best.offloaded:
+        text = f"KV takes {bits(best.egress_bps)}, {percent(best.used.get('link', 0.0))} of the fullest link"
+        gone = f"; below {bits(least)} over all links the gain is gone" if least is not None and least < wide else ""
+        yield f"{text}{gone}."
+    if least is not None and least >= wide:
+        yield f"With more than {bits(least)} over all links there would be a gain."
 
 
 def _limit(plan: Plan) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,10 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
-from aiohttp.log import server_logger
+from aiohttp.http import HttpVersion11
 
 from prfaas.core.errors import RemoteError, RequestError
+from prfaas.runtime.connection import Runner, code_of
 from prfaas.wire.openai import error_body, error_detail
 
 T = TypeVar("T")
@@ -49,13 +48,17 @@ def make_app(
     keys: Sequence[str] = (),
     open_paths: frozenset[str] = OPEN_PATHS,
     inside: Mapping[str, Sequence[str]] = NOTHING,
+    around: Any = None,
 ) -> web.Application:
     """An application with error bodies and request ids; if there are `keys`, all but `open_paths` demand one.
 
     `inside`: paths that begin so demand one of these keys instead, and are refused when there are none.
+    `around`: a middleware that sees every answer as it is sent.
     """
-    check = _bearer(keys, open_paths, inside)
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_answer_errors, check])
+    middlewares = [_answer_errors, _bearer(keys, open_paths, inside)]
+    if around is not None:
+        middlewares.insert(0, around)
+    app = web.Application(client_max_size=max_body_bytes, middlewares=middlewares)
     app.on_response_prepare.append(_on_prepare)
     return app
 
@@ -66,6 +69,17 @@ def request_id(request: web.Request) -> str:
         said = request.headers.get("x-request-id", "")
         request[_ID] = said if _SANE_ID.match(said) else uuid.uuid4().hex
     return request[_ID]
+
+
+async def expect_later(request: web.Request) -> None:
+    """A route's expect_handler: says to go on to who asks. Other wishes are refused like all else, by middlewares."""
+    if _expects(request) == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # this was no part of the answer
+
+
+def _expects(request: web.Request) -> str:
+    return request.headers.get("Expect", "").lower() if request.version == HttpVersion11 else ""
 
 
 async def read_body(request: web.Request, timeout_s: float = BODY_S) -> bytes:
@@ -162,8 +176,7 @@ async def serve(
     app: web.Application, host: str, port: int, *, idle_s: float = IDLE_S, grace_s: float = GRACE_S
 ) -> Listening:
     """Listen (port 0: any). A handler is cancelled when its client leaves. Raises OSError when it cannot listen."""
-    server_logger.addFilter(_bad_http)
-    runner = web.AppRunner(
+    runner = Runner(
         app,
         handler_cancellation=True,
         access_log=None,
@@ -183,20 +196,13 @@ async def serve(
     return Listening(runner, bound[0], bound[1])
 
 
-def _bad_http(record: logging.LogRecord) -> bool:
-    """aiohttp's log, without a stack for each connection that does not speak HTTP: a line for who asks for it."""
-    error = record.exc_info[1] if record.exc_info else None
-    if not isinstance(error, HttpProcessingError):
-        return True
-    log.debug("not HTTP", detail=error.message[:200])
-    return False
-
-
 @web.middleware
 async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     name, allow = request_id(request), None
     with structlog.contextvars.bound_contextvars(request_id=name):
         try:
+            if _expects(request) not in ("", "100-continue"):
+                raise RequestError("Expect: only 100-continue is known", status=417, code=code_of(417))
             return await handler(request)
         except RequestError as error:
             known = error
@@ -206,8 +212,8 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
             if error.status < 400:
                 raise
             said = f"{request.method} {request.path[:200]}: {error.reason}"
-            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status)
-            known, allow = RequestError(said, status=error.status, code=code), error.headers.get("Allow")
+            known = RequestError(said, status=error.status, code=code_of(error.status))
+            allow = error.headers.get("Allow")
         except ConnectionError:
             return _cut(request)
         except Exception:

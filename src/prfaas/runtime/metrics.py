@@ -19,8 +19,11 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 class Metrics:
     """What all programs count.
 
-    prfaas_requests_total{route,outcome}   requests that ended; `route` local or remote, `outcome` ok, refused,
-    broken, gone prfaas_stage_seconds{stage}            time in one stage of a request's life
+    prfaas_requests_total{route,outcome}   requests that ended, each once. A gateway's `route`: local, remote, or none
+                                           (never placed); `outcome`: ok, refused (an error instead of an answer),
+                                           broken (in mid-stream), gone (the client left). A service's `route` is
+                                           prefill, `outcome` ok, failed, gone
+    prfaas_stage_seconds{stage}            time in one stage of a request's life
     prfaas_kv_bytes_total{link}            KV bytes that crossed a link, counted where they were received
     prfaas_blocks_in_use{node}             KV blocks that sequences and transfers hold
     prfaas_transfers_in_use{node}          transfers that hold anything

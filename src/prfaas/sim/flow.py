@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prfaas.sim.line import Line
+
 
 class Flow:
     """`kv_bytes` are made evenly from `began_ns` on, `speed` bytes a ns. `sent`: bytes that have left. `behind`: more
     is made than leaves. `until`: the line's turn at which a finished one is through; `live`: it was not aborted."""
 
-    __slots__ = ("began_ns", "behind", "item", "kv_bytes", "live", "number", "sent", "speed", "until")
+    __slots__ = ("began_ns", "behind", "item", "kv_bytes", "line", "live", "number", "sent", "speed", "until")
 
-    def __init__(self, number: int, item: object, kv_bytes: int, began_ns: int, speed: float) -> None:
+    def __init__(self, line: Line, number: int, item: object, kv_bytes: int, began_ns: int, speed: float) -> None:
+        self.line = line
         self.number = number
         self.item = item
         self.kv_bytes = kv_bytes
@@ -19,6 +25,11 @@ class Flow:
         self.behind = False
         self.until = -1.0
         self.live = True
+
+    @property
+    def left(self) -> int:
+        """Bytes that have yet to leave, as the line last counted."""
+        return int(self.kv_bytes - self.sent if self.until < 0 else self.until - self.line.turn)
 
     def made(self, now_ns: int) -> float:
         """Bytes that there are."""

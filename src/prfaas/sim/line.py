@@ -53,7 +53,7 @@ class Line:
         """A prefill begins that makes `kv_bytes` in `takes_ns`."""
         self._advance(now_ns)
         self._number += 1
-        flow = Flow(self._number, item, kv_bytes, now_ns, kv_bytes / takes_ns if takes_ns else inf)
+        flow = Flow(self, self._number, item, kv_bytes, now_ns, kv_bytes / takes_ns if takes_ns else inf)
         self.making[flow.number] = flow
         self.uplink.unsent_bytes += kv_bytes
         if self.calm:

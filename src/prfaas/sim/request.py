@@ -9,14 +9,28 @@ UNSEEN = -1
 
 
 class Request(Job):
-    """`output`: tokens of its answer. Times are of the last try, `UNSEEN` until they are known. `node`: of the prefill
-    cluster, or -1. `tries`: how often it was placed. `counted`: statistics want it."""
+    """`output`: tokens of its answer. `blocks`: ids of its full blocks. `tries`: how often it was placed. `away`: its
+    KV crosses a link. `counted`: statistics want it. Times are of the last try, `UNSEEN` until they are known."""
 
-    __slots__ = ("begun_ns", "counted", "done_ns", "first_ns", "flow", "landed_ns", "output", "rescuer", "tries")
+    __slots__ = (
+        "away",
+        "begun_ns",
+        "blocks",
+        "counted",
+        "done_ns",
+        "first_ns",
+        "flow",
+        "landed_ns",
+        "output",
+        "rescuer",
+        "tries",
+    )
 
     output: int
+    blocks: tuple[int, ...]
     counted: bool
     tries: int
+    away: bool
     begun_ns: int
     done_ns: int
     landed_ns: int
@@ -24,11 +38,18 @@ class Request(Job):
     flow: Flow | None
     rescuer: int
 
-    def ready(self, output: int, counted: bool) -> None:
+    @property
+    def unsent_bytes(self) -> int:
+        """What of its KV has yet to leave, as the line last counted."""
+        return 0 if self.flow is None else self.flow.left
+
+    def ready(self, output: int, blocks: tuple[int, ...], counted: bool) -> None:
         """Set what a job does not have. A method, not a constructor, since it costs less."""
         self.output = output
+        self.blocks = blocks
         self.counted = counted
         self.tries = 0
+        self.away = False
         self.begun_ns = self.done_ns = self.landed_ns = self.first_ns = UNSEEN
         self.flow = None
         self.rescuer = -1

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prfaas.model.profile import Profile
+from prfaas.sim.prefixes import CacheSetup
 
 PrefillNs = Callable[[int, int], int]
 """Of uncached and context tokens."""
@@ -43,11 +44,12 @@ class LinkSetup:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All of it. `kv_bytes`: of a sequence of so many tokens."""
+    """All of it. `kv_bytes`: of a sequence of so many tokens. `cache`: of each cluster; None: no prefix is kept."""
 
     clusters: tuple[ClusterSetup, ...]
     links: tuple[LinkSetup, ...]
     kv_bytes: Callable[[int], int]
+    cache: CacheSetup | None = None
 
     @property
     def homes(self) -> tuple[int, ...]:

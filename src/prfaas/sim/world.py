@@ -21,6 +21,7 @@ from prfaas.sim.arrivals import Arrival
 from prfaas.sim.decode import DecodeNode, DecodePool
 from prfaas.sim.faults import Fault
 from prfaas.sim.line import Line
+from prfaas.sim.prefixes import Prefixes
 from prfaas.sim.request import UNSEEN, Request
 from prfaas.sim.setup import ClusterSetup, Setup, remembered
 from prfaas.sim.tally import Tally
@@ -87,6 +88,7 @@ class World:
         self.nodes = [[PrefillNode(at, n) for n in range(one.prefill)] for at, one in enumerate(setup.clusters)]
         self.idle = [list(reversed(nodes)) for nodes in self.nodes]
         self._kv = remembered(setup.kv_bytes)
+        self.caches = [Prefixes(setup.cache) for _ in setup.clusters] if setup.cache else []
         self.pools = [self._pool(one) for one in setup.clusters]
         self.lines: dict[tuple[int, int], Line] = {}
         for link in setup.links:
@@ -154,17 +156,20 @@ class World:
         home = homes[0] if len(homes) == 1 else self._chance.choices(homes, self._shares)[0]
         options = self._options[home]
         tokens = arrival.tokens
-        kv_bytes = self._kv(tokens)
         clusters = len(self.backlogs)
-        prefills, crossing = [IMPOSSIBLE] * clusters, [0] * clusters
+        uncached, prefills, crossing = [tokens] * clusters, [IMPOSSIBLE] * clusters, [0] * clusters
+        request = Request(next(self._numbers), now_ns, tokens, options, uncached, prefills, crossing)
+        request.ready(arrival.output, arrival.blocks, now_ns >= self._warmup_ns)
+        if self.caches:
+            for at in options:
+                uncached[at] = tokens - self.caches[at].usable(arrival.blocks, tokens)
+        kv_bytes = self._kv(uncached[home])
         for at in options:
             cost = self._prefill[at]
             if cost is not None:
-                prefills[at] = cost(tokens, tokens)
+                prefills[at] = cost(uncached[at], tokens)
             if at != home:
                 crossing[at] = kv_bytes
-        request = Request(next(self._numbers), now_ns, tokens, options, [tokens] * clusters, prefills, crossing)
-        request.ready(arrival.output, now_ns >= self._warmup_ns)
         self.alive += 1
         self.tally.came(now_ns)
         self._come(now_ns)
@@ -189,6 +194,8 @@ class World:
 
     def _start(self, now_ns: int, node: PrefillNode, request: Request) -> None:
         at = node.cluster
+        if self.caches:
+            self._resume(request, at)
         takes_ns = request.prefill_ns[at]
         node.running = request
         node.expected_ns = now_ns + takes_ns
@@ -204,20 +211,39 @@ class World:
             line = self.lines[at, home]
             request.flow = line.start(now_ns, request, request.kv_bytes[at], node.end_ns - now_ns)
 
+    def _resume(self, request: Request, at: int) -> None:
+        """What is cached now may differ from what was when it came."""
+        tokens, blocks = request.tokens, request.blocks
+        request.uncached[at] = uncached = tokens - self.caches[at].usable(blocks, tokens)
+        cost = self._prefill[at]
+        assert cost is not None
+        request.prefill_ns[at] = cost(uncached, tokens)
+        home = request.options[0]
+        if at != home:
+            request.kv_bytes[at] = self._kv(tokens - self.caches[home].usable(blocks, tokens))
+        self.caches[at].begin(request)
+
     def _prefilled(self, now_ns: int, node: PrefillNode) -> None:
         request = node.running
         if request is None or node.end_ns != now_ns:
             return
         self._let_go(now_ns, node)
         at, home = node.cluster, request.options[0]
+        if self.caches:
+            self.caches[at].end(request)
+        if request.counted:
+            self.tally.cached_tokens += request.tokens - request.uncached[at]
+            self.tally.prompt_tokens += request.tokens
         if at == home:
             if request.flow is not None:
                 self._unstick(now_ns, request)
                 self.tally.rescued += 1
             request.done_ns = now_ns
+            request.away = False
             self._landed(now_ns, request)
         else:
             request.done_ns = now_ns
+            request.away = True
             line = self.lines[at, home]
             assert request.flow is not None
             if line.finish(now_ns, request.flow):
@@ -255,6 +281,8 @@ class World:
             node = self.nodes[request.options[0]][request.rescuer]
             request.rescuer = -1
             self._let_go(now_ns, node)
+            if self.caches:
+                self.caches[node.cluster].drop(request)
             if node.up:
                 self._next(now_ns, node)
 
@@ -269,6 +297,8 @@ class World:
 
     def _landed(self, now_ns: int, request: Request) -> None:
         request.landed_ns = now_ns
+        if self.caches and request.away:
+            self.caches[request.options[0]].receive(request)
         pool = self.pools[request.options[0]]
         assert pool is not None
         pool.join(now_ns, request)
@@ -375,6 +405,8 @@ class World:
                 self._next(now_ns, node)
             elif (request := node.running) is not None:
                 self._let_go(now_ns, node)
+                if self.caches:
+                    self.caches[node.cluster].drop(request)
                 if request.rescuer >= 0:
                     request.rescuer = -1
                     continue

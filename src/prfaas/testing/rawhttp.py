@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -85,8 +86,14 @@ class RawClient:
         finally:
             transport.resume_reading()
 
+    def end(self) -> None:
+        """Nothing more is sent; answers may still come."""
+        self._writer.write_eof()
+
     def abort(self) -> None:
         """Reset the connection."""
+        linger = struct.pack("ii", 1, 0)  # else it would be closed like any other
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._writer.transport.abort()
 
     async def _chunks(self) -> bytes:

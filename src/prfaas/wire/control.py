@@ -141,7 +141,8 @@ class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
-    """A cluster head about its cluster: nodes ready, prefills waiting and running, model and layout served."""
+    """A cluster head about its cluster: nodes ready, prefills waiting and running, model and layout served; and what
+    is the trouble when no node is ready."""
 
     cluster: str
     model: str
@@ -150,3 +151,4 @@ class ClusterInfo(msgspec.Struct, frozen=True):
     queued: int
     running: int
     max_model_len: int
+    trouble: str = ""

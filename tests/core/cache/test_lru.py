@@ -19,7 +19,7 @@ REQUESTS = st.lists(st.tuples(WORDS, st.integers(1, 2 * BLOCK), st.lists(st.inte
 def test_hits_and_evictions_are_those_of_plain_lru(
     size: int, requests: list[tuple[list[int], int, list[int]]], capacity: int
 ) -> None:
-    pool = PrefixPool(PoolSpec(BLOCK, size), capacity)
+    pool = PrefixPool(PoolSpec(BLOCK, size), capacity, supersede=False)
     plain = PlainSnapshots(capacity, size) if size else PlainBlocks(capacity)
     chains = Chains()
     for number, (word, tail, stops) in enumerate(requests):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,14 +10,18 @@ from tests.core.cache.chains import SPECS, WORDS, Chains
 
 from prfaas.core.cache.grants import Kept
 from prfaas.core.cache.prefixes import PrefixPool
+from prfaas.core.cache.spec import PoolSpec
+
+STOPS = st.lists(st.integers(1, 7), max_size=3)
 
 
 class Pools(RuleBasedStateMachine):
-    """`memory`: what was written into each block. A block of tokens holds the whole chain up to it, a state likewise."""
+    """`memory`: what was written into each block. A block of tokens holds the whole chain up to it, a state
+    likewise."""
 
-    @initialize(spec=st.sampled_from(SPECS), capacity=st.integers(3, 40))
-    def start(self, spec: Any, capacity: int) -> None:
-        self.pool = PrefixPool(spec, capacity)
+    @initialize(spec=st.sampled_from(SPECS), capacity=st.integers(3, 40), supersede=st.booleans())
+    def start(self, spec: PoolSpec, capacity: int, supersede: bool) -> None:
+        self.pool = PrefixPool(spec, capacity, supersede=supersede)
         self.chains = Chains()
         self.memory: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.working: dict[int, tuple[list[int], int]] = {}
@@ -54,18 +56,17 @@ class Pools(RuleBasedStateMachine):
         self.number += 1
 
     @precondition(lambda self: self.working)
-    @rule(data=st.data(), stops=st.lists(st.integers(1, 7), max_size=3))
-    def end(self, data: st.DataObject, stops: list[int]) -> None:
+    @rule(data=st.data(), stops=STOPS, spare=STOPS)
+    def end(self, data: st.DataObject, stops: list[int], spare: list[int]) -> None:
         request, chain, tokens = self.pick(data)
-        lengths = [stop * self.pool.spec.snapshot_tokens for stop in stops]
-        self.fill(chain, self.pool.end(request, chain, tokens, lengths))
+        self.fill(chain, self.pool.end(request, chain, tokens, self.lengths(stops), self.lengths(spare)))
 
     @precondition(lambda self: self.working)
-    @rule(data=st.data(), stops=st.lists(st.integers(1, 7), max_size=3), lease=st.integers(0, 5))
-    def ship(self, data: st.DataObject, stops: list[int], lease: int) -> None:
+    @rule(data=st.data(), stops=STOPS, spare=STOPS, lease=st.integers(0, 5))
+    def ship(self, data: st.DataObject, stops: list[int], spare: list[int], lease: int) -> None:
         request, chain, tokens = self.pick(data)
-        lengths = [stop * self.pool.spec.snapshot_tokens for stop in stops]
-        self.fill(chain, self.pool.ship(request, chain, tokens, lengths, self.now + lease))
+        lengths, cold = self.lengths(stops), self.lengths(spare)
+        self.fill(chain, self.pool.ship(request, chain, tokens, self.now + lease, lengths, cold))
         own = self.pool.held(request).own
         for block in own:
             self.memory[block] = ("transfer", (request,))
@@ -92,11 +93,14 @@ class Pools(RuleBasedStateMachine):
     def drop(self, data: st.DataObject) -> None:
         self.pool.drop(self.pick(data)[0])
 
-    @rule(word=WORDS, stops=st.lists(st.integers(1, 7), max_size=3))
+    @rule(word=WORDS, stops=STOPS)
     def insert(self, word: list[int], stops: list[int]) -> None:
         chain = self.chains.of(word)
-        lengths = [stop * self.pool.spec.snapshot_tokens for stop in stops]
-        self.fill(chain, self.pool.insert(chain, len(chain) * self.pool.spec.block_tokens, lengths))
+        tokens = len(chain) * self.pool.spec.block_tokens
+        self.fill(chain, self.pool.insert(chain, tokens, self.lengths(stops)))
+
+    def lengths(self, stops: list[int]) -> list[int]:
+        return [stop * self.pool.spec.snapshot_tokens for stop in stops]
 
     def pick(self, data: st.DataObject) -> tuple[int, list[int], int]:
         request = data.draw(st.sampled_from(sorted(self.working)))

@@ -70,6 +70,16 @@ def test_more_capacity_is_never_less(program: tuple[list[Group], list[float]], r
     assert packing.solve(more).rate >= before * (1 - 1e-6)
 
 
+@settings(max_examples=30, deadline=None)
+@given(programs(), st.sampled_from([1e-12, 1e-6, 1e9]))
+def test_sizes_do_not_matter(program: tuple[list[Group], list[float]], size: float) -> None:
+    groups, caps = program
+    small = [Group([w * size for w in group.weights], group.options) for group in groups]
+    before, after = Packing(groups).solve(caps), Packing(small).solve(caps)
+    assert after.rate * size == pytest.approx(before.rate, rel=1e-6)
+    assert after.bound <= after.rate * (1 + 1e-6)
+
+
 def two_machines() -> list[Group]:
     """Two classes, two machines, each good at one."""
     return [Group([0.5, 0.5], (Option(((0, [1.0, 4.0]),)), Option(((1, [4.0, 1.0]),))))]

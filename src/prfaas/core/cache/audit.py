@@ -53,7 +53,7 @@ def audit(pool: PrefixPool) -> None:
             may_go = node.state is not None and not node.pins
         else:
             may_go = not node.children and not node.holds
-        _demand(not may_go or node.queued, f"the node that ends at block {node.stop} would never go")
+        _demand(not may_go or node.queued is not None, f"the node that ends at block {node.stop} would never go")
     _demand(not pins, "somebody holds a prefix that is not stored")
     _demand(store.pinned == pinned, f"{store.pinned} pinned blocks are booked, there are {pinned}")
     _demand(

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from prfaas.core.cache.runs import Node
-from prfaas.core.errors import InvariantError
 
 SPARE = 64
 """Entries of nodes that are gone that are let be, so that sweeping them out is rare."""
@@ -30,34 +29,39 @@ class Ages:
         return len(self._heap)
 
     def add(self, node: Node) -> None:
-        """`node` may go from now on; it may be added already."""
-        if not node.queued:
-            node.queued = True
+        """`node` may go from now on; it may be added already, and be older now than it was then."""
+        if node.queued is None or node.used < node.queued:
+            node.queued = node.used
             heappush(self._heap, (node.used, node.serial, node))
 
-    def oldest(self) -> Node:
-        """The least recently used node that may go; it stays. Raises InvariantError when there is none."""
+    def oldest(self) -> Node | None:
+        """The least recently used node that may go; it stays. None where there is none."""
         heap = self._heap
         while heap:
             used, serial, node = heap[0]
-            if not self._may_go(node):
+            if used != node.queued:
                 heappop(heap)
-                node.queued = False
+            elif not self._may_go(node):
+                heappop(heap)
+                node.queued = None
             elif node.used != used:
+                node.queued = node.used
                 heapreplace(heap, (node.used, serial, node))
             else:
                 return node
-        raise InvariantError("no node may go, but room was promised")
+        return None
 
     def sweep(self, nodes: int) -> None:
         """Drops entries of nodes that may not go, when there are far more than the `nodes` that there are."""
         if len(self._heap) <= 2 * nodes + SPARE:
             return
         kept = []
-        for entry in self._heap:
-            if self._may_go(entry[2]):
-                kept.append(entry)
+        for used, serial, node in self._heap:
+            if used != node.queued:
+                continue
+            if self._may_go(node):
+                kept.append((used, serial, node))
             else:
-                entry[2].queued = False
+                node.queued = None
         heapify(kept)
         self._heap = kept

@@ -51,13 +51,17 @@ class _Job:
 class PrefixPool:
     """`capacity_blocks` equal blocks that requests work in and prefixes stay in.
 
+    `supersede`: a snapshot from which a request resumed, and beyond which it left one, is cold (goes before all others)
+    until it is used again, unless other prefixes go on from it: a conversation resumes at its end.
+
     Counters since the start: `asked_tokens` and `hit_tokens` of requests that began, `refused` (no room).
     """
 
-    def __init__(self, spec: PoolSpec, capacity_blocks: int) -> None:
+    def __init__(self, spec: PoolSpec, capacity_blocks: int, *, supersede: bool = True) -> None:
         if capacity_blocks < 1:
             raise LocalError(f"capacity_blocks: got {capacity_blocks}; expected at least 1")
         self.spec = spec
+        self.supersede = supersede
         self.asked_tokens = self.hit_tokens = self.refused = 0
         self._store = Store(spec, capacity_blocks)
         self._jobs: dict[Hashable, _Job] = {}
@@ -136,29 +140,41 @@ class PrefixPool:
         self.hit_tokens += cached * size
         return Grant(cached * size, depth * size, need)
 
-    def end(self, request: Hashable, chain: Sequence[int], tokens: int, snapshots: Iterable[int] = ()) -> Kept:
+    def end(
+        self,
+        request: Hashable,
+        chain: Sequence[int],
+        tokens: int,
+        snapshots: Iterable[int] = (),
+        spare: Iterable[int] = (),
+    ) -> Kept:
         """The work of `request` is done: its full blocks become prefix blocks, snapshots are kept at the lengths
-        `snapshots` (tokens; as many as there is room for, first come), what is left is free.
+        `snapshots` (tokens; as many as there is room for, first come) and at those of `spare` (cold ones, which take
+        no room from others), what is left is free. `Placement` says which lengths are worth it.
 
         `chain`: ids of full blocks, from the first; `tokens`: length that was computed. Lengths beyond either, or
         within the prefix that was resumed, are passed over. Raises LocalError for a length that is no multiple of
         `spec.snapshot_tokens`, or for more tokens than `begin` reserved.
         """
         job = self._working_job(request)
-        stops = self._stops(snapshots)
-        kept = self._keep(job, chain, tokens, stops, job.node.stop, over=True)
+        kept = self._finish(job, chain, tokens, snapshots, spare, over=True)
         del self._jobs[request]
-        self._release(job)
+        self._store.unpin(job.node)
         return kept
 
     def ship(
-        self, request: Hashable, chain: Sequence[int], tokens: int, snapshots: Iterable[int], lease_ns: int
+        self,
+        request: Hashable,
+        chain: Sequence[int],
+        tokens: int,
+        lease_ns: int,
+        snapshots: Iterable[int] = (),
+        spare: Iterable[int] = (),
     ) -> Kept:
         """As `end`, but a receiver elsewhere still reads: the prefix stays pinned, and what is not in it (the tail,
         the state) stays as transfer blocks, until `acknowledge`, or until `expire` at `lease_ns` or later."""
         job = self._working_job(request)
-        stops = self._stops(snapshots)
-        kept = self._keep(job, chain, tokens, stops, job.node.stop, over=False)
+        kept = self._finish(job, chain, tokens, snapshots, spare, over=False)
         self._handed_over += 1
         job.handed_over = self._handed_over
         if len(self._leases) > 2 * len(self._jobs) + SPARE:
@@ -207,8 +223,8 @@ class PrefixPool:
             limit = max(depth, max(stops, default=0))
         store.make_room(limit - depth)
         job = _Job(at, store.lend(limit - depth), limit)
-        kept = self._keep(job, chain, limit * size, stops, 0, over=True)
-        self._release(job)
+        kept = self._keep(job, chain, limit * size, stops, [], over=True)
+        store.unpin(job.node)
         return kept
 
     def held(self, request: Hashable) -> Held:
@@ -249,9 +265,32 @@ class PrefixPool:
             stops.append(length // size)
         return stops
 
-    def _keep(self, job: _Job, chain: Sequence[int], tokens: int, stops: list[int], above: int, *, over: bool) -> Kept:
-        """Makes a prefix of the job's blocks and moves its pin to the end of it; `stops`: where snapshots are wanted,
-        those above `above` blocks. The job keeps the blocks that are left, unless it is `over`."""
+    def _finish(
+        self,
+        job: _Job,
+        chain: Sequence[int],
+        tokens: int,
+        snapshots: Iterable[int],
+        spare: Iterable[int],
+        *,
+        over: bool,
+    ) -> Kept:
+        """What a request made is kept, and the snapshot that it resumed from is superseded."""
+        before = job.node
+        first = before.start + len(before.ids)
+        stops = [stop for stop in self._stops(snapshots) if stop > first]
+        cold = [stop for stop in self._stops(spare) if stop > first]
+        kept = self._keep(job, chain, tokens, stops, cold, over=over)
+        went_on = before.state is not None and job.node is not before
+        if self.supersede and went_on and len(before.children) == 1 and not before.pins:
+            self._store.cool(before)
+        return kept
+
+    def _keep(
+        self, job: _Job, chain: Sequence[int], tokens: int, stops: list[int], spare: list[int], *, over: bool
+    ) -> Kept:
+        """Makes a prefix of the job's blocks and moves its pin to the end of it; `stops`, `spare`: blocks at which
+        snapshots are wanted. The job keeps the blocks that are left, unless it is `over`."""
         store, size = self._store, self.spec.block_tokens
         if tokens > job.room * size:
             raise LocalError(f"tokens: got {tokens}; expected at most {job.room * size}, what was reserved")
@@ -259,8 +298,9 @@ class PrefixPool:
         first = before.start + len(before.ids)
         limit = min(len(chain), tokens // size)
         if self.spec.snapshot_blocks:
-            stops = [stop for stop in stops if above < stop <= limit]
-            limit = max(stops, default=0)
+            stops = [stop for stop in stops if stop <= limit]
+            spare = [stop for stop in spare if stop <= limit]
+            limit = max(max(stops, default=0), max(spare, default=0))
         if limit < first:
             limit = first
         store.tick += 1
@@ -281,7 +321,7 @@ class PrefixPool:
         store.pin(at)
         job.node = at
         store.unpin(before)
-        states = store.take_snapshots(at, stops) if stops else []
+        states = store.take_snapshots(at, stops, spare) if stops or spare else []
         return Kept(limit * size, new, [(stop * size, state) for stop, state in states])
 
     def _release(self, job: _Job) -> None:

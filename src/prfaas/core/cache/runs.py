@@ -14,7 +14,8 @@ class Node:
     """One run. `ids` and `blocks`: chain ids and block numbers, one each a block; `start`: blocks before it.
 
     `state`: block numbers of the snapshot at its end, or None. `pins`: holders whose prefix ends at its end; `holds`:
-    `pins` and the children that are held. `used`: when it was last used as the end of a prefix (a tick, not a time).
+    `pins` and the children that are held. `used`: when it was last used as the end of a prefix (a tick, not a time);
+    `queued`: its age in the order of eviction, None while it is not in it.
     """
 
     __slots__ = ("blocks", "children", "holds", "ids", "parent", "pins", "queued", "serial", "start", "state", "used")
@@ -30,7 +31,7 @@ class Node:
         self.pins = 0
         self.holds = 0
         self.used = 0
-        self.queued = False
+        self.queued: int | None = None
 
     @property
     def stop(self) -> int:

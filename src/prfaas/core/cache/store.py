@@ -11,6 +11,11 @@ from prfaas.core.cache.blocks import FreeBlocks
 from prfaas.core.cache.eviction import Ages
 from prfaas.core.cache.runs import Node, join, split
 from prfaas.core.cache.spec import PoolSpec
+from prfaas.core.errors import InvariantError
+
+COLD = 1 << 62
+"""What a snapshot's age is set back by, so that it goes before all that are not cold; among themselves those are
+LRU."""
 
 
 class Store:
@@ -166,6 +171,8 @@ class Store:
     def _evict_tails(self, missing: int) -> None:
         while missing > 0:
             node = self.ages.oldest()
+            if node is None:
+                raise InvariantError("no block may go, but room was promised")
             size = len(node.ids)
             if missing < size:
                 self.free.give(node.blocks[size - missing :])
@@ -180,45 +187,74 @@ class Store:
             self._tidy(parent)
 
     def _evict_snapshots(self, missing: int) -> None:
-        free = self.free
-        enough = len(free) + missing
-        while len(free) < enough:
+        enough = len(self.free) + missing
+        while len(self.free) < enough:
             node = self.ages.oldest()
-            assert node.state is not None
-            free.give(node.state)
-            self.evicted_blocks += len(node.state)
-            node.state = None
-            self._tidy(node)
+            if node is None:
+                raise InvariantError("no snapshot may go, but room was promised")
+            self._evict_snapshot(node)
 
-    def take_snapshots(self, end: Node, stops: list[int]) -> list[tuple[int, list[int]]]:
-        """Snapshots at `stops` on the path of `end`, which is pinned: as many as there is room for, first come.
+    def _evict_snapshot(self, node: Node) -> None:
+        assert node.state is not None
+        self.free.give(node.state)
+        self.evicted_blocks += len(node.state)
+        node.state = None
+        self._tidy(node)
 
-        Those that are there are refreshed; returned are the others, each with its stop and its block numbers. Of these
+    def cool(self, node: Node) -> None:
+        """The snapshot of `node` goes before all that are not cold, until it is used again."""
+        if node.used > 0:
+            node.used -= COLD
+            if node.pins == 0:
+                self.ages.add(node)
+
+    def take_snapshots(self, end: Node, stops: list[int], spare: list[int]) -> list[tuple[int, list[int]]]:
+        """Snapshots at `stops` on the path of `end`, which is pinned: as many as there is room for, first come; then
+        cold ones at `spare`, as many as need only free blocks and those of other cold ones.
+
+        Those that are there are refreshed; returned are the others, each with its stop and its block numbers. Of the
         `stops` the last one goes first.
         """
         size = self.snapshot_blocks
-        missing: list[int] = []
-        self.tick += len(stops)
+        ages: dict[int, int] = {}
+        self.tick += len(stops) + len(spare)
         for rank, stop in enumerate(stops):
             at = _at(end, stop)
             if at.state is not None and at.stop == stop:
                 at.used = max(at.used, self.tick - rank)
-            elif stop not in missing:
-                missing.append(stop)
-        del missing[max(0, self.room // size) :]
-        self.make_room(len(missing) * size)
-        taken = []
-        for stop in missing:
-            at = self.end_at(_at(end, stop), stop)
-            at.state = self.free.take(size)
-            at.used = self.tick - stops.index(stop)
-            self.stored_blocks += size
-            if at.pins:
-                self.pinned += size
             else:
-                self.ages.add(at)
-            taken.append((stop, list(at.state)))
+                ages.setdefault(stop, self.tick - rank)
+        missing = list(ages)[: max(0, self.room // size)]
+        self.make_room(len(missing) * size)
+        taken = [(stop, self._take_snapshot(end, stop, ages[stop])) for stop in missing]
+        for rank, stop in enumerate(spare, len(stops)):
+            at = _at(end, stop)
+            if at.state is not None and at.stop == stop:
+                continue
+            if not self._make_spare_room(size):
+                break
+            taken.append((stop, self._take_snapshot(end, stop, self.tick - rank - COLD)))
         return taken
+
+    def _take_snapshot(self, end: Node, stop: int, age: int) -> list[int]:
+        at = self.end_at(_at(end, stop), stop)
+        at.state = self.free.take(self.snapshot_blocks)
+        at.used = age
+        self.stored_blocks += self.snapshot_blocks
+        if at.pins:
+            self.pinned += self.snapshot_blocks
+        else:
+            self.ages.add(at)
+        return list(at.state)
+
+    def _make_spare_room(self, blocks: int) -> bool:
+        """Evicts cold snapshots until `blocks` are free; False when there are no more."""
+        while len(self.free) < blocks:
+            node = self.ages.oldest()
+            if node is None or node.used > 0:
+                return False
+            self._evict_snapshot(node)
+        return True
 
 
 def _leaf_may_go(node: Node) -> bool:

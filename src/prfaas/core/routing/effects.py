@@ -102,7 +102,8 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The request is over: book it. `outcome`: ok, refused, broken (after its first token), gone."""
+    """The request is over: book it. `route`: remote, local, or none if it was never placed. `outcome`: ok, refused,
+    broken (after its first token), gone."""
 
     request: RequestId
     route: str

@@ -1,7 +1,9 @@
-"""The default policy: a home by price, and work that moves until it starts.
+"""The default policy: a home by threshold, lent nodes both ways, work that moves until it starts, rescue.
 
-It knows backlogs, links and a threshold from the planner's model; it does not know who drives it. A job is placed where
-it seems best now; since nobody knows what comes next, an idle node may take it from there as long as it waits.
+It knows backlogs, links and a threshold from the planner's model; it does not know who drives it. The threshold is what
+no router beats on steady throughput; everything else here is about waiting. A job goes where it belongs, unless the
+other side has a node to spare and would be done sooner; who waits may be taken by an idle node elsewhere, until prefill
+starts; KV that is stuck on a link may be made again at home.
 """
 
 from __future__ import annotations
@@ -10,92 +12,53 @@ from collections.abc import Sequence
 
 from prfaas.core.routing.backlog import Backlog
 from prfaas.core.routing.greedy import ready_ns
-from prfaas.core.routing.policy import IMPOSSIBLE, Answer, Job
+from prfaas.core.routing.policy import Answer, Job
+from prfaas.core.routing.pull import Pull
 from prfaas.core.routing.reference import able
-from prfaas.core.routing.uplink import NEVER_NS, Uplink
-
-RESCUE_NS = 10**9
-"""What prefilling again must save at least."""
 
 
-class Pull:
-    """Home by threshold, reservation, stealing both ways, rescue."""
+class Ours(Pull):
+    """`reserve`: nodes that a PrfaaS cluster keeps for long jobs when short ones would come; `keep`: nodes that a home
+    keeps for short jobs when long ones would stay."""
 
-    name = "pull"
-    moves = True
+    name = "ours"
+    own_order = 0.5
 
-    def __init__(self, threshold: int, order: float = 0.0, reserve: int = 1) -> None:
-        self.threshold = threshold
-        self.order = order
-        self.reserve = reserve
+    def __init__(self, threshold: int, order: float = 0.0, reserve: int = 0, keep: int = 0) -> None:
+        super().__init__(threshold, order, reserve)
+        self.keep = keep
 
     def place(self, now_ns: int, job: Job, clusters: Sequence[Backlog]) -> Answer:
         """See `Policy`."""
-        home = job.options[0]
+        at_home = job.options[0]
         found = able(job, clusters)
-        away = [at for at in found if at != home]
+        away = [at for at in found if at != at_home]
+        long = job.uncached[at_home] > self.threshold
         if not away:
-            return Answer(home, "unreachable" if job.uncached[home] > self.threshold else "short")
-        if job.uncached[home] > self.threshold or home not in found:
-            if len(away) == 1:
-                return Answer(away[0], "long")
+            return Answer(at_home, "unreachable" if long else "short")
+        if at_home not in found:
             best = min(away, key=lambda at: ready_ns(now_ns, job, clusters[at]))
+            return Answer(best, "no_home_node")
+        home = clusters[at_home]
+        if long:
+            return self._long(now_ns, job, home, away, clusters)
+        spare = [at for at in away if clusters[at].idle - len(clusters[at]) > self.reserve]
+        if not spare:
+            return Answer(at_home, "short")
+        here = ready_ns(now_ns, job, home)
+        there, best = min([(ready_ns(now_ns, job, clusters[at]), at) for at in spare])
+        if there < here:
+            return Answer(best, "spare", (here / 1e9, there / 1e9))
+        return Answer(at_home, "short", (here / 1e9, there / 1e9))
+
+    def _long(self, now_ns: int, job: Job, home: Backlog, away: Sequence[int], clusters: Sequence[Backlog]) -> Answer:
+        free = home.idle - len(home) > self.keep
+        if len(away) == 1 and not free:
+            return Answer(away[0], "long")
+        there, best = min([(ready_ns(now_ns, job, clusters[at]), at) for at in away])
+        if not free:
             return Answer(best, "long")
-        here = -1
-        for at in away:
-            cluster = clusters[at]
-            if cluster.idle - len(cluster) > self.reserve:
-                if here < 0:
-                    here = ready_ns(now_ns, job, clusters[home])
-                there = ready_ns(now_ns, job, cluster)
-                if there < here:
-                    return Answer(at, "spare", (here / 1e9, there / 1e9))
-        return Answer(home, "short")
-
-    def claim(self, now_ns: int, taker: int, clusters: Sequence[Backlog]) -> Job | None:
-        """See `Policy`: the job that gains most from moving, if any does."""
-        best: Job | None = None
-        most = 0
-        mine = clusters[taker]
-        for other in clusters:
-            if other is mine or not len(other):
-                continue
-            starts = other.starts(now_ns)
-            crossing: dict[int, int] = {}
-            at = other.at
-            for job, start in zip(other.waiting, starts, strict=False):
-                x = job.prefill_ns[taker]
-                there = start - now_ns + job.prefill_ns[at]
-                link = other.links.get(job.options[0])
-                if link is not None:
-                    through = crossing.get(job.options[0], link.unsent_bytes) + job.kv_bytes[at]
-                    crossing[job.options[0]] = through
-                    there = max(there, link.drain_ns(now_ns, through))
-                if x == IMPOSSIBLE or taker not in job.options:
-                    continue
-                here = x
-                link = mine.links.get(job.options[0])
-                if link is not None:
-                    here = max(x, link.drain_ns(now_ns, link.unsent_bytes + job.kv_bytes[taker])) + link.rtt_ns
-                if there - here > most:
-                    best, most = job, there - here
-        return best
-
-    def rescue(self, now_ns: int, taker: int, clusters: Sequence[Backlog]) -> Job | None:
-        """See `Policy`: the job for which prefilling again saves most for what it costs."""
-        best: Job | None = None
-        most = 0.0
-        for cluster in clusters:
-            stuck = cluster.stuck.get(taker)
-            if not stuck:
-                continue
-            drain = _drain(now_ns, cluster.links[taker])
-            for job in stuck.values():
-                x = job.prefill_ns[taker]
-                if x != IMPOSSIBLE and drain - x > RESCUE_NS and (drain - x) / x > most:
-                    best, most = job, (drain - x) / x
-        return best
-
-
-def _drain(now_ns: int, link: Uplink) -> int:
-    return min(NEVER_NS, link.drain_ns(now_ns, link.unsent_bytes))
+        here = ready_ns(now_ns, job, home)
+        if here < there:
+            return Answer(home.at, "sooner_here", (here / 1e9, there / 1e9))
+        return Answer(best, "long", (here / 1e9, there / 1e9))

@@ -44,9 +44,9 @@ class Job:
         arrival_ns: int,
         tokens: int,
         options: Sequence[int],
-        uncached: Sequence[int],
-        prefill_ns: Sequence[int],
-        kv_bytes: Sequence[int],
+        uncached: list[int],
+        prefill_ns: list[int],
+        kv_bytes: list[int],
     ) -> None:
         self.number = number
         self.arrival_ns = arrival_ns
@@ -59,6 +59,11 @@ class Job:
         self.epoch = 0
         self.key_ns = 0
         self.seq = 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What of its KV has yet to leave, when its prefill has ended and it is stuck. Drivers know."""
+        return self.kv_bytes[self.where] if self.where >= 0 else 0
 
     @property
     def home(self) -> int:

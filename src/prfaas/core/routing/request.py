@@ -302,7 +302,7 @@ class RequestLife:
 
     def _end(self, outcome: str) -> list[Effect]:
         self.state = Life.ENDED
-        route = "remote" if self.place is not None and self.place.remote else "local"
+        route = "none" if self.place is None else "remote" if self.place.remote else "local"
         return [Disarm(("deadline", self.request)), Ended(self.request, route, outcome)]
 
     def _placed(self) -> Place:

@@ -78,6 +78,8 @@ class Packing:
         loads = self._loads(pattern, scale)
         if not any(loads):
             return Packed(inf, inf, (), (0.0,) * rows)
+        unit = max(loads)
+        scale, loads = [one / unit for one in scale], [load / unit for load in loads]
         basis = _Basis(rows)
         basis.enter(loads, pattern)
         for known in self.known:
@@ -88,6 +90,7 @@ class Packing:
             if basis.free(prices):
                 prices = basis.prices()
                 continue
+            prices = [max(price, 0.0) for price in prices]
             pattern = self._cheapest(prices, scale, choices)
             loads = self._loads(pattern, scale)
             cost = sum(p * load for p, load in zip(prices, loads, strict=True))
@@ -95,16 +98,17 @@ class Packing:
             if basis.rate() >= bound * (1 - _GAP) or not basis.improve(loads, pattern):
                 break
             prices = basis.prices()
-        return self._packed(basis, bound, prices, scale)
+        return self._packed(basis, bound / unit, prices, scale, unit)
 
-    def _packed(self, basis: _Basis, bound: float, prices: list[float], scale: list[float]) -> Packed:
-        """The basis as an answer that fits for certain: rounding is scaled away."""
+    def _packed(self, basis: _Basis, bound: float, prices: list[float], scale: list[float], unit: float) -> Packed:
+        """The basis as an answer that fits for certain: rounding is scaled away. Rates in it are `unit` times too
+        large, so that its numbers are near 1."""
         mix = [(rate, pattern) for rate, pattern in basis.mix() if rate > 0]
         self.known = [pattern for _, pattern in mix]
         used = [0.0] * len(scale)
         for rate, pattern in mix:
             used = [a + rate * b for a, b in zip(used, self._loads(pattern, scale), strict=True)]
-        over = max(1.0, *used) if len(used) > 1 else max(1.0, used[0])
+        over = unit * max([1.0, *used])
         whole = sum(max(p, 0.0) for p in prices) or 1.0
         worth = tuple(max(p, 0.0) / whole for p in prices)
         mix = [(rate / over, pattern) for rate, pattern in mix]
@@ -137,7 +141,7 @@ class Packing:
 
 
 def _cost(option: Option, prices: Sequence[float], scale: Sequence[float]) -> list[float]:
-    terms = [(max(prices[row], 0.0) * scale[row], amounts) for row, amounts in option.uses]
+    terms = [(prices[row] * scale[row], amounts) for row, amounts in option.uses]
     if len(terms) == 1:
         price, amounts = terms[0]
         return [price * a for a in amounts]

@@ -80,7 +80,7 @@ class EmulatedEngine:
         """Answer `tokens`. With KV that is not theirs it is another answer than without."""
         self._check(tokens, self.limits.max_model_len - (sampling.max_tokens > 0))
         if not tokens or sampling.max_tokens < (sampling.prompt_logprobs is None):
-            raise RequestError("expected at least one prompt token and max_tokens of 1 or more")
+            raise RequestError("expected at least one prompt token and max_tokens of 1 or more", code="invalid_value")
         self._running += 1
         answer: Answer | None = None
         try:

@@ -13,7 +13,7 @@ from aiohttp import web
 from prfaas.core.errors import RequestError
 from prfaas.engine.node.choices import Choices, Piece
 from prfaas.engine.node.deadline import within
-from prfaas.model.text import Text
+from prfaas.model.text import LARGE, Text
 from prfaas.runtime.http import event_stream, json_bytes_reply
 from prfaas.wire.openai import AnswerWriter, ErrorDetail, Finished, Scored, error_detail, error_event
 
@@ -89,7 +89,7 @@ class Replies:
         return data if piece.finish is None else data + self._writer.last(piece.finish, piece.index)
 
     async def _written(self, scored: int, write: Callable[[], bytes]) -> bytes:
-        return write() if scored < MANY_SCORED else await self._text.off_loop(write)
+        return write() if scored < MANY_SCORED else await self._text.off_loop(write, LARGE)
 
 
 class StreamFailed(Exception):

@@ -126,7 +126,7 @@ def _max_tokens(request: AnyRequest, prompt: int, longest: int, *, prefill_only:
             f"this model's context is {longest} tokens, the prompt has {prompt}{wanted}",
             status=413,
             code="context_length_exceeded",
-            param="prompt" if isinstance(request, CompletionRequest) else "messages",
+            param=request.bound_field if left >= (1 if said is None else min(1, said)) else request.prompt_field,
         )
     if said is not None:
         return said

@@ -14,7 +14,7 @@ from prfaas.engine.base import NO_TOKEN, Token
 from prfaas.engine.node.asked import Asked
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.scored import scored_prompt, scored_token
-from prfaas.model.text import Text
+from prfaas.model.text import LARGE, Text
 from prfaas.runtime.tasks import to_its_end
 from prfaas.wire.openai import Scored, Usage, usage
 
@@ -60,7 +60,7 @@ class Choice:
             return replace(piece, text=opening + piece.text)
         async with within(self._asked.deadline_ns):
             work = self._asked.tokens, token.prompt
-            prompt = await self._text.off_loop(lambda: scored_prompt(self._text, *work))
+            prompt = await self._text.off_loop(lambda: scored_prompt(self._text, *work), LARGE)
         return replace(piece, text=opening + piece.text, scored=[*prompt, *piece.scored])
 
     async def aclose(self) -> None:

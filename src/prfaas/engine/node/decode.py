@@ -95,7 +95,7 @@ class Answering:
             return None
         if isinstance(request.prompt, str):
             return request.prompt
-        return await self._text.off_loop(lambda: self._text.decode(asked.tokens))
+        return await self._text.off_loop(lambda: self._text.decode(asked.tokens), len(asked.tokens))
 
     async def _kv(self, asked: Asked, stack: AsyncExitStack) -> tuple[Receiving | None, LandedKV | None]:
         if not asked.leg.do_remote_prefill or asked.kv_tokens < 1:

@@ -37,7 +37,9 @@ class Promises:
     async def _credit(self, request: web.Request) -> web.StreamResponse:
         asked = await read_json(request, CreditRequest)
         if not asked.transfer_id or asked.prompt_tokens < 1 or asked.lease_ms < 1:
-            raise RequestError("transfer_id, prompt_tokens and lease_ms are needed, none of them empty")
+            raise RequestError(
+                "transfer_id, prompt_tokens and lease_ms are needed, none of them empty", code="invalid_value"
+            )
         kv_bytes = self._layout().bytes_at(asked.prompt_tokens - 1)
         await self._credits.grant(TransferId(asked.transfer_id), kv_bytes, asked.lease_ms / 1000)
         return json_reply(CreditReply(asked.transfer_id, kv_bytes, self._node))
@@ -49,6 +51,6 @@ class Promises:
     async def _pace(self, request: web.Request) -> web.StreamResponse:
         lease = await read_json(request, PaceLease)
         if lease.rate_bps < 0 or lease.lease_ms < 1:
-            raise RequestError("rate_bps must not be negative, lease_ms must be positive")
+            raise RequestError("rate_bps must not be negative, lease_ms must be positive", code="invalid_value")
         self._paced(LinkName(lease.link), lease.rate_bps, lease.lease_ms * 10**6, lease.fence)
         return json_reply({})

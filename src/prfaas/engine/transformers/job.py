@@ -58,7 +58,7 @@ class Job(ABC):
         if length > longest:
             raise RequestError(f"{length} tokens do not fit; at most {longest} do", code="context_length_exceeded")
         if self._tokens and not (min(self._tokens) >= 0 and max(self._tokens) < model.vocab_size):
-            raise RequestError(f"expected token ids from 0 to {model.vocab_size - 1}")
+            raise RequestError(f"expected token ids from 0 to {model.vocab_size - 1}", code="token_out_of_range")
 
 
 class _Chunks:
@@ -177,7 +177,7 @@ class GenerateJob(Job):
     def _begin(self, model: LoadedModel, max_model_len: int) -> Sampler:
         length, wanted = len(self._tokens) - 1, self._sampling
         if length < 0 or wanted.max_tokens < (0 if wanted.prompt_logprobs is not None else 1):
-            raise RequestError("expected at least one prompt token and max_tokens of 1 or more")
+            raise RequestError("expected at least one prompt token and max_tokens of 1 or more", code="invalid_value")
         if self._landed is not None and wanted.prompt_logprobs is not None:
             raise InvariantError("prompt logprobs of KV that landed: its scores are not here")
         self._checked_tokens(model, length + 1, max_model_len - min(1, wanted.max_tokens))

@@ -22,9 +22,9 @@ class Sampler:
     def __init__(self, sampling: Sampling) -> None:
         """Raises RequestError when a value is outside what OpenAI's API allows."""
         if not 0 <= sampling.temperature <= 2:
-            raise RequestError("expected a temperature from 0 to 2", param="temperature")
+            raise RequestError("expected a temperature from 0 to 2", param="temperature", code="invalid_value")
         if not 0 < sampling.top_p <= 1:
-            raise RequestError("expected top_p above 0, at most 1", param="top_p")
+            raise RequestError("expected top_p above 0, at most 1", param="top_p", code="invalid_value")
         self._greedy = sampling.temperature < LEAST_TEMPERATURE
         self._warpers = []
         if not self._greedy and sampling.temperature != 1:

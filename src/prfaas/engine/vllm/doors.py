@@ -54,7 +54,8 @@ class Doors:
     async def _sent(self, request: web.Request) -> web.StreamResponse:
         transfer, asked = request.match_info["transfer"], request.query.get("wait_ms", str(_OFFER_WAIT_MS))
         if not asked.isdecimal() or int(asked) > _MAX_WAIT_MS:
-            raise RequestError(f"wait_ms: got {asked[:20]!r}; expected milliseconds, at most {_MAX_WAIT_MS}")
+            said = f"wait_ms: got {asked[:20]!r}; expected milliseconds, at most {_MAX_WAIT_MS}"
+            raise RequestError(said, param="wait_ms", code="invalid_value")
         outcome = await self._outgoing.outcome(transfer, int(asked) / 1000)
         if outcome is None:
             raise RequestError(f"transfer {transfer[:200]} was not offered here", status=404, code="unknown_transfer")

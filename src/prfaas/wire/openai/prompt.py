@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from prfaas.model.text import Text, prompt_hash
+from prfaas.model.text import Fits, Text, prompt_hash
 from prfaas.wire.openai.request import AnyRequest, ChatCompletionRequest
 
 LARGE_BYTES = 64 << 10
@@ -21,7 +21,7 @@ LARGE_BYTES = 64 << 10
 
 async def parsed(parse: Callable[[bytes], AnyRequest], body: bytes, text: Text) -> AnyRequest:
     """What `parse` makes of `body`. Raises what it raises."""
-    return parse(body) if len(body) < LARGE_BYTES else await text.off_loop(lambda: parse(body))
+    return parse(body) if len(body) < LARGE_BYTES else await text.off_loop(lambda: parse(body), len(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,13 @@ async def prompt_of(tokens: array[int], text: Text) -> Prompt:
     def made() -> Prompt:
         return Prompt(len(tokens), prompt_hash(tokens), msgspec.Raw(msgspec.json.encode(tokens.tolist())))
 
-    return await text.off_loop(made)
+    return await text.off_loop(made, len(tokens))
 
 
-async def prompt_tokens(request: AnyRequest, text: Text) -> array[int]:
-    """Ids of the prompt, at least one, all in range, made off the event loop. Raises RequestError, 400."""
+async def prompt_tokens(request: AnyRequest, text: Text, fits: Fits | None = None) -> array[int]:
+    """Ids of the prompt, at least one, all in range, made off the event loop; a text sure to be more than `fits`
+    takes is not tokenized. Raises RequestError, 400, and what `fits` raises."""
     if isinstance(request, ChatCompletionRequest):
-        return await text.encode_chat([message.as_dict() for message in request.messages])
+        return await text.encode_chat([message.as_dict() for message in request.messages], fits)
     prompt = request.text_or_ids
-    return await (text.encode(prompt) if isinstance(prompt, str) else text.checked(prompt))
+    return await (text.encode(prompt, fits) if isinstance(prompt, str) else text.checked(prompt))

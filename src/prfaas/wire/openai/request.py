@@ -86,6 +86,16 @@ class _Completion(Common, frozen=True, kw_only=True):
         return self.logprobs
 
     @property
+    def prompt_field(self) -> str:
+        """What the prompt is in."""
+        return "prompt"
+
+    @property
+    def bound_field(self) -> str:
+        """What bounds the answer."""
+        return "max_tokens"
+
+    @property
     def stays(self) -> str:
         """Why a decode node must compute all of it: `echo` (the prompt's own scores are where it is computed), or
         nothing."""
@@ -160,6 +170,16 @@ class ChatCompletionRequest(Common, frozen=True, kw_only=True):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
+    def prompt_field(self) -> str:
+        """What the prompt is in."""
+        return "messages"
+
+    @property
+    def bound_field(self) -> str:
+        """What bounds the answer."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
     def stays(self) -> str:
         """Why a decode node must compute all of it: nothing does."""
         return ""
@@ -195,7 +215,9 @@ def parse_chat(body: bytes, *, engine_checks: bool = False) -> ChatCompletionReq
     request = _parse(body, ChatCompletionRequest, engine_checks)
     for index, message in enumerate(request.messages):
         if message.content is None and message.role != "assistant":
-            raise RequestError(f"a message of role {message.role} has no content", param=f"messages[{index}].content")
+            said = f"a message of role {message.role} has no content"
+            param = f"messages[{index}].content"
+            raise RequestError(said, param=param, code="missing_required_parameter")
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs", code="invalid_value")
     return request
@@ -219,12 +241,12 @@ def _prompt(raw: msgspec.Raw) -> str | Sequence[int]:
     except (msgspec.DecodeError, UnicodeError) as error:
         raise _no_json(error, raw) from None
     if len(many) != 1:
-        raise RequestError("only one prompt a request is supported", param="prompt")
+        raise RequestError("only one prompt a request is supported", param="prompt", code="several_prompts")
     one_prompt = many[0]
     if isinstance(one_prompt, str):
         return one_prompt
     if not one_prompt:
-        raise RequestError("prompt is an empty list", param="prompt")
+        raise RequestError("prompt is an empty list", param="prompt", code="empty_prompt")
     try:
         return packed(one_prompt)
     except OverflowError:  # who knows the model refuses it, by its number
@@ -245,11 +267,12 @@ def _parse(body: bytes, kind: type[R], engine_checks: bool) -> R:
         raise RequestError("the body is nested too deeply", code="invalid_json") from None
     stops = request.stops
     if len(stops) > MAX_STOPS:
-        raise RequestError(f"stop: at most {MAX_STOPS} strings, got {len(stops)}", param="stop")
+        raise RequestError(f"stop: at most {MAX_STOPS} strings, got {len(stops)}", param="stop", code="invalid_value")
     if any(not stop or len(stop) > MAX_STOP_CHARS for stop in stops):
-        raise RequestError(f"stop: each string has 1 to {MAX_STOP_CHARS} characters", param="stop")
+        said = f"stop: each string has 1 to {MAX_STOP_CHARS} characters"
+        raise RequestError(said, param="stop", code="invalid_value")
     if request.stream_options is not None and not request.stream:
-        raise RequestError("stream_options needs stream: true", param="stream_options")
+        raise RequestError("stream_options needs stream: true", param="stream_options", code="invalid_value")
     return request
 
 

@@ -1,0 +1,154 @@
+"""What a scenario file says: how requests come, what goes wrong, and how much of lines is lost.
+
+    arrivals: {kind: bursts, factor: 3, length: 30s, every: 3m}
+    loss: 0.001                        # part of every line that retransmission costs
+    faults:
+      - {kind: link, cluster: far, target: home, at: 20m, lasts: 2m, bandwidth: 5Gbps}
+      - {kind: node_down, cluster: far, node: 0, at: 20m, lasts: 5m}
+
+It knows names, types and defaults; what they do is `world`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from prfaas.config.complaint import convert, explain
+from prfaas.config.document import Document, read_document
+from prfaas.config.topology import Name
+from prfaas.config.units import Bandwidth, Duration, Timeout
+from prfaas.sim import arrivals
+from prfaas.sim.arrivals import Arrival, Draw
+from prfaas.sim.faults import Fault, Kind
+from prfaas.sim.setup import Setup
+
+Factor = Annotated[float, Meta(gt=0, le=1000)]
+
+
+class Poisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="poisson"):
+    """Independent of each other."""
+
+
+class Even(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="even"):
+    """At equal distances."""
+
+
+class Bursts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="bursts"):
+    """For `length` of each `every`, `factor` times as many as else."""
+
+    factor: Factor = 3.0
+    length_ns: Annotated[Timeout, Meta(description="Of a burst.")] = field(
+        name="length", default_factory=lambda: Timeout(30 * 10**9)
+    )
+    every_ns: Annotated[Timeout, Meta(description="From one burst to the next.")] = field(
+        name="every", default_factory=lambda: Timeout(180 * 10**9)
+    )
+
+
+class Mmpp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="mmpp"):
+    """In turn calm and `factor` times as many, for exponential times with the means `calm` and `burst`."""
+
+    factor: Factor = 3.0
+    burst_ns: Timeout = field(name="burst", default_factory=lambda: Timeout(30 * 10**9))
+    calm_ns: Timeout = field(name="calm", default_factory=lambda: Timeout(150 * 10**9))
+
+
+class Diurnal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="diurnal"):
+    """Up and down by the share `swing` over `period`."""
+
+    swing: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    period_ns: Timeout = field(name="period", default_factory=lambda: Timeout(86400 * 10**9))
+
+
+class FaultEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One fault."""
+
+    kind: Kind
+    cluster: Annotated[Name, Meta(description="Whose node or service it is, or the one that sends over the link.")]
+    at_ns: Annotated[Duration, Meta(description="When it begins.")] = field(name="at")
+    lasts_ns: Annotated[Timeout, Meta(description="How long it lasts.")] = field(name="lasts")
+    node: Annotated[int, Meta(ge=0, description="Number of the node among those of its role, from 0.")] = 0
+    target: Annotated[Name | None, Meta(description="Of a link: the cluster that receives.")] = None
+    bps: Annotated[Bandwidth | None, Meta(description="Of a link: what it still does. Left out: nothing.")] = field(
+        name="bandwidth", default=None
+    )
+    factor: Annotated[Factor, Meta(description="Of a slow node: times as long.")] = 2.0
+
+
+class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of it."""
+
+    arrivals: Poisson | Even | Bursts | Mmpp | Diurnal = Poisson()
+    loss: Annotated[float, Meta(ge=0, lt=1, description="Part of every line that retransmission costs.")] = 0.0
+    faults: tuple[FaultEntry, ...] = ()
+
+    def stream(self, rate: float, draw: Draw, chance: Random) -> Iterator[Arrival]:
+        """Requests that come `rate` a second on average."""
+        match self.arrivals:
+            case Poisson():
+                return arrivals.poisson(rate, draw, chance)
+            case Even():
+                return arrivals.even(rate, draw)
+            case Bursts(factor=factor, length_ns=length, every_ns=every):
+                return arrivals.bursts(rate, factor, length / 1e9, every / 1e9, draw, chance)
+            case Mmpp(factor=factor, burst_ns=burst, calm_ns=calm):
+                return arrivals.mmpp(rate, factor, burst / 1e9, calm / 1e9, draw, chance)
+            case Diurnal(swing=swing, period_ns=period):
+                return arrivals.diurnal(rate, swing, period / 1e9, draw, chance)
+
+    def planned_faults(self) -> tuple[Fault, ...]:
+        """The faults in plain values."""
+        return tuple(
+            Fault(
+                one.kind,
+                one.cluster,
+                int(one.at_ns),
+                int(one.at_ns) + int(one.lasts_ns),
+                one.node,
+                one.target or "",
+                int(one.bps or 0),
+                one.factor,
+            )
+            for one in self.faults
+        )
+
+
+def read_scenario(path: Path, setup: Setup) -> Scenario:
+    """The scenario in `path`, for `setup`. Raises ConfigError with the line."""
+    document = read_document(path, "a scenario (see `prfaas schema scenario`)")
+    try:
+        said: Scenario = convert(document.value, Scenario)
+    except msgspec.ValidationError as error:
+        raise document.error(*explain(error, document.value, Scenario)) from None
+    if isinstance(said.arrivals, Bursts) and said.arrivals.length_ns >= said.arrivals.every_ns:
+        raise document.error(("arrivals", "length"), "got no less than `every`; expected a shorter burst")
+    for at, fault in enumerate(said.faults):
+        _check(document, at, fault, setup)
+    return said
+
+
+def _check(document: Document, at: int, fault: FaultEntry, setup: Setup) -> None:
+    names = {cluster.name: cluster for cluster in setup.clusters}
+
+    def wrong(key: str, what: str) -> Any:
+        return document.error(("faults", at, key), what)
+
+    if fault.cluster not in names:
+        raise wrong("cluster", f"no cluster is called {fault.cluster!r}; expected one of {', '.join(names)}")
+    cluster = names[fault.cluster]
+    if fault.kind == "link":
+        number = list(names).index(fault.cluster)
+        targets = [setup.clusters[link.target].name for link in setup.links if link.source == number]
+        if fault.target not in targets:
+            expected = ", ".join(targets) or "no link, since none leads from there"
+            raise wrong("target", f"got {fault.target!r}; expected {expected}")
+        return
+    nodes = cluster.decode if fault.kind == "decode_down" else cluster.prefill
+    if fault.node >= nodes:
+        raise wrong("node", f"got {fault.node}; expected less than {nodes}, its nodes of that role")

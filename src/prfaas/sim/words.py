@@ -1,0 +1,61 @@
+"""What a simulation says to people, as text.
+
+It knows how figures are worded; it computes none.
+"""
+
+from __future__ import annotations
+
+from prfaas.sim.answer import CompareAnswer, simulate_answer
+from prfaas.sim.run import Outcome
+
+
+def simulate_words(outcome: Outcome) -> str:
+    """One run."""
+    said = simulate_answer(outcome)
+    bound = outcome.run.planned.bound
+    lines = [
+        f"{said.policy}, seed {said.seed}: {said.offered_rps:.3f} requests a second offered, "
+        f"{said.offered_rps / bound:.0%} of Lambda_max ({bound:.3f})",
+        f"{said.completed} of {said.arrived} requests completed; the {said.measured} after the warm-up are measured",
+        "",
+        f"{'seconds':<20}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",
+    ]
+    for name, times in (
+        ("first token", said.ttft_s),
+        ("each further token", said.tpot_s),
+        ("last token", said.e2e_s),
+        ("wait for prefill", said.queue_wait_s),
+        ("exposed transfer", said.exposed_transfer_s),
+    ):
+        digits = 4 if name.startswith("each") else 2
+        values = (f"{value:>9.{digits}f}" for value in (times.mean, times.p50, times.p90, times.p99))
+        lines.append(f"{name:<20}{''.join(values)}")
+    lines += [
+        "",
+        f"goodput {said.goodput_rps:.3f} requests a second; prefilled away {said.offloaded:.1%}; "
+        f"found in caches {said.hit_share:.1%}",
+        f"egress {said.egress_gbps.mean:.2f} Gbps, peak {said.egress_gbps.peak:.2f}; busy: "
+        + ", ".join(f"{name} {part:.0%}" for name, part in said.use.items()),
+        "decisions: " + ", ".join(f"{reason} {count}" for reason, count in said.decisions.items()),
+        f"moved {said.moved}, prefilled again {said.rescued}, placed again {said.retried}",
+        f"{said.events} events in {said.wall_s:.2f} s" + (", interrupted" if said.interrupted else ""),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def compare_words(said: CompareAnswer) -> str:
+    """Policies side by side."""
+    seeds = f"seed {said.seeds[0]}" if len(said.seeds) == 1 else f"seeds {said.seeds[0]} to {said.seeds[-1]}"
+    shown = ("ttft_mean", "ttft_p90", "ttft_p99", "e2e_p90")
+    lines = [
+        f"{said.offered_rps:.3f} requests a second, {seeds}; seconds, and in brackets by how much less than the first "
+        "on the same requests (95 % confidence)",
+        f"{'':<12}" + "".join(f"{name:<28}" for name in shown),
+    ]
+    for policy, row in said.compared.items():
+        cells = []
+        for name in shown:
+            one = row[name]
+            cells.append(f"{one.mean:.2f} ± {one.half:.2f} ({one.less:+.1%} ± {one.less_half:.1%})")
+        lines.append(f"{policy:<12}" + "".join(f"{cell:<28}" for cell in cells).rstrip())
+    return "\n".join(lines) + "\n"

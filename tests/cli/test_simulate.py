@@ -1,0 +1,179 @@
+"""`prfaas simulate`: its options, its JSON, and one line for each fault."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from prfaas.cli.main import cli
+from prfaas.sim.schema import scenario_schema, simulate_schema
+
+ROOT = Path(__file__).parents[2]
+PAPER = str(ROOT / "examples" / "paper.yaml")
+SCHEMAS = {"simulate": simulate_schema, "scenario": scenario_schema}
+
+
+def simulate(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["simulate", *arguments], prog_name="prfaas")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def said(*arguments: str) -> dict[str, object]:
+    code, out, err = simulate(*arguments, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    jsonschema.validate(found, json.loads(simulate_schema()))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_file_in_docs_is_current(name: str) -> None:
+    stored = (ROOT / "docs" / "schemas" / f"{name}.json").read_text()
+    assert stored == SCHEMAS[name](), f"stale; write it anew: prfaas schema {name} > docs/schemas/{name}.json"
+    jsonschema.Draft202012Validator.check_schema(json.loads(stored))
+
+
+def test_json_has_what_was_promised_and_is_the_same_again() -> None:
+    arguments = (PAPER, "--load", "0.5", "--duration", "120s", "--seed", "7")
+    found = said(*arguments)
+    assert {
+        *("policy", "seed", "offered_rps", "completed", "ttft_s", "tpot_s", "goodput_rps", "egress_gbps"),
+        *("offloaded", "hit_share", "events", "wall_s"),
+    } <= set(found)
+    assert (found["policy"], found["seed"]) == ("ours", 7)
+    assert found["completed"] == found["arrived"]
+    assert set(found["ttft_s"]) == {"mean", "p50", "p90", "p99"}  # type: ignore[call-overload]
+    again = said(*arguments)
+    assert {**found, "wall_s": 0} == {**again, "wall_s": 0}
+    assert said(*arguments[:-1], "8")["ttft_s"] != found["ttft_s"]
+
+
+def test_text_names_the_policy_and_its_reasons() -> None:
+    code, out, _ = simulate(PAPER, "--policy", "threshold", "--rate", "1", "--duration", "100")
+    assert code == 0
+    assert out.startswith("threshold, seed 1: 1.000 requests a second offered, 32% of Lambda_max (3.161)")
+    assert re.search(r"decisions: long \d+, short \d+", out)
+
+
+def test_compare_runs_all_on_the_same_requests() -> None:
+    found = said(PAPER, "--compare", "threshold,local,ours", "--seeds", "2", "--duration", "60s")
+    assert found["seeds"] == [1, 2]
+    rows = found["compared"]
+    assert list(rows) == ["threshold", "local", "ours"]  # type: ignore[call-overload]
+    assert rows["threshold"]["ttft_mean"]["less"] == 0  # type: ignore[index]
+    assert rows["local"]["ttft_mean"]["less"] < 0  # type: ignore[index]
+    code, out, _ = simulate(PAPER, "--compare", "threshold,ours", "--seeds", "1", "--duration", "60s")
+    assert code == 0
+    assert "seed 1; seconds" in out
+
+
+def test_find_max_ends_between_what_met_and_what_did_not() -> None:
+    found = said(PAPER, "--find-max", "--slo", "ttft_p90<5s", "--duration", "200s")
+    tried = found["tried"]
+    best = max(one["rate"] for one in tried if one["met"])  # type: ignore[attr-defined,index]
+    worst = min(one["rate"] for one in tried if not one["met"])  # type: ignore[attr-defined,index]
+    assert found["highest_rps"] == best < worst
+
+
+def test_a_scenario_changes_arrivals_and_brings_faults(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(
+        "arrivals: {kind: mmpp, factor: 4}\nloss: 0.01\nfaults:\n"
+        "  - {kind: link, cluster: far, target: home, at: 30s, lasts: 30s, bandwidth: 100Mbps}\n"
+        "  - {kind: service_down, cluster: far, at: 20s, lasts: 5s}\n"
+    )
+    found = said(PAPER, "--scenario", str(file), "--duration", "120s", "--load", "1.5")
+    plain = said(PAPER, "--duration", "120s", "--load", "1.5")
+    assert found["arrived"] != plain["arrived"]
+    assert int(found["retried"]) > 0  # type: ignore[call-overload]
+    assert found["egress_gbps"]["mean"] < plain["egress_gbps"]["mean"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", ["even", "bursts", "diurnal", "poisson"])
+def test_every_kind_of_arrival_comes_at_the_rate(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(f"arrivals: {{kind: {kind}}}\n")
+    found = said(PAPER, "--scenario", str(file), "--duration", "1800s", "--rate", "0.5", "--policy", "remote")
+    assert abs(int(found["arrived"]) - 900) < 130  # type: ignore[call-overload]
+
+
+def trace(path: Path, rows: int = 40) -> Path:
+    lines = []
+    for at in range(rows):
+        blocks = list(range(8)) if at % 2 else [1000 + at * 10 + k for k in range(8)]
+        lines.append(json.dumps({"timestamp": at * 500, "input_length": 4000, "output_length": 20, "hash_ids": blocks}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_trace_is_replayed_with_its_hits(tmp_path: Path) -> None:
+    file = str(trace(tmp_path / "trace.jsonl"))
+    found = said(PAPER, "--trace", file, "--policy", "local")
+    assert found["arrived"] == 40
+    assert found["offered_rps"] == 2
+    assert 0.3 < float(found["hit_share"]) < 0.5  # type: ignore[arg-type]
+    faster = said(PAPER, "--trace", file, "--policy", "local", "--rate", "4")
+    assert faster["arrived"] == 40
+    assert faster["offered_rps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("nowhere.yaml",), "nowhere.yaml"),
+        ((PAPER, "--rate", "1", "--load", "1"), "got --rate and --load; expected one of them"),
+        ((PAPER, "--rate", "0"), "--rate"),
+        ((PAPER, "--find-max"), "got one of --find-max and --slo"),
+        ((PAPER, "--find-max", "--slo", "ttft<5s"), "expected a metric (ttft_mean"),
+        ((PAPER, "--find-max", "--slo", "ttft_p90<5"), "expected a duration with a unit"),
+        ((PAPER, "--duration", "soon"), "expected a duration with a unit"),
+        ((PAPER, "--compare", "ours,best"), "got 'best'; expected some of ours, paper"),
+        ((PAPER, "--compare", "ours,ours"), "expected each policy once"),
+        ((PAPER, "--policy", "best"), "--policy"),
+        ((PAPER, "--trace", "nowhere.jsonl"), "nowhere.jsonl: no such file; expected a trace"),
+    ],
+)
+def test_a_fault_of_the_command_line_is_one_line(arguments: tuple[str, ...], expected: str) -> None:
+    code, out, err = simulate(*arguments)
+    assert code == 2
+    assert out == ""
+    assert expected in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("faults: [{kind: link, cluster: far, at: 1s, lasts: 1s}]", ":1: faults[0]"),
+        ("faults: [{kind: node_down, cluster: near, at: 1s, lasts: 1s}]", "expected one of home, far"),
+        ("faults: [{kind: node_down, cluster: far, node: 4, at: 1s, lasts: 1s}]", "got 4; expected less than 4"),
+        ("faults: [{kind: fire, cluster: far, at: 1s, lasts: 1s}]", "faults[0].kind"),
+        ("arrivals: {kind: bursts, length: 3m, every: 1m}", "arrivals.length: got no less than `every`"),
+        ("arrivals: {kind: steady}", "arrivals"),
+        ("loss: 1", "loss"),
+        ("speed: 3", "speed"),
+    ],
+)
+def test_a_fault_of_the_scenario_names_file_and_line(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(text + "\n")
+    code, out, err = simulate(PAPER, "--scenario", str(file))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{file}:1: ")
+    assert err.count("\n") == 1
+    assert expected in err
+
+
+def test_a_bad_row_of_a_trace_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text('{"timestamp": 0, "input_length": 10, "output_length": 1}\n{"timestamp": 0, "input_length": 0}\n')
+    code, _, err = simulate(PAPER, "--trace", str(file))
+    assert code == 2
+    assert f"{file}:2: " in err
