@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 import structlog
 
@@ -17,6 +18,7 @@ from prfaas.testing.restarts import kill
 
 LONG = "x" * 120
 RETRY = "local; cluster=home; reason=retry"
+MISMATCH = "local; cluster=home; reason=layout_mismatch"
 
 
 async def fail(_step: int) -> None:
@@ -159,7 +161,24 @@ async def test_another_layout_far_away_is_refused_by_name_and_served_at_home(rig
     home, decoders = [await rig.node("home-p", "prefill")], [await rig.node("home-d", "decode")]
     async with two_clusters(rig, far=far, home=home, decoders=decoders) as grid:
         answer = await grid.complete(LONG, max_tokens=6)
-        assert (answer.status, answer.headers["x-prfaas-route"]) == (200, RETRY)
+        assert (answer.status, answer.headers["x-prfaas-route"]) == (200, MISMATCH)
+        assert far[0].engine.seen["prefill"] == 0
+        await grid.settled()
+
+
+@pytest.mark.parametrize(("whole_limit", "status"), [(300, 200), (100, 503)])
+async def test_states_of_another_number_of_ranks_are_refused_by_name(rig: Rig, whole_limit: int, status: int) -> None:
+    far, decoders = [await rig.node("far-p", "prefill")], [await rig.node("home-d", "decode")]
+    info = far[0].server.info()
+    two_ranks = msgspec.structs.replace(info, data=info.data * 2, fixed="layer 0 conv.0", layout="another one")
+    far[0].server.info = lambda: two_ranks  # type: ignore[method-assign]
+    async with two_clusters(rig, far=far, home=[], decoders=decoders, whole_limit=whole_limit) as grid:
+        answer = await grid.complete(LONG, max_tokens=6)
+        assert answer.status == status
+        if status == 200:
+            assert answer.headers["x-prfaas-route"] == MISMATCH
+        else:
+            assert "layer 0 conv.0: a state of 2 ranks cannot be given to 1; run both sides" in answer.message
         assert far[0].engine.seen["prefill"] == 0
         await grid.settled()
 

@@ -133,7 +133,7 @@ class Pair:
         self._directory = directory
         self._file.write_text(self._topology(model))
         each = {name: config.pop(name, {}) for name in ("far", "home")}
-        extra, cores = config.pop("extra", {}), "0|1" if config.get("tensor_parallel_size") == 2 else ""
+        extra = config.pop("extra", {})
         base = {
             "model": str(model),
             "max_model_len": 4096,
@@ -143,15 +143,13 @@ class Pair:
             "disable_log_stats": False,
             **config,
         }
-        self.far, self.home = (
-            Rig(
-                name,
-                {**base, **each[name], "kv_transfer_config": self._connector(name, extra.get(name, {}))},
-                cores or str(at),
-                directory / name,
-            )
-            for at, name in enumerate(("far", "home"))
-        )
+
+        def rig(at: int, name: str) -> Rig:
+            made = {**base, **each[name], "kv_transfer_config": self._connector(name, extra.get(name, {}))}
+            cores = "0|1" if made.get("tensor_parallel_size") == 2 else str(at)
+            return Rig(name, made, cores, directory / name)
+
+        self.far, self.home = rig(0, "far"), rig(1, "home")
         self._serial = 0
 
     def _topology(self, model: Path) -> str:
@@ -183,6 +181,7 @@ class Pair:
         await asyncio.gather(self.far.start(), self.home.start())
         said = await self.control("far", "GET", "node")
         self.epoch, self._remote = said["epoch"], said["data"]
+        self._receivers = len((await self.control("home", "GET", "node"))["data"])
         await self.pace(10**11)
 
     async def pace(self, rate_bps: int) -> None:
@@ -209,7 +208,8 @@ class Pair:
 
     def prefill(self, transfer: str, tokens: list[int], **more: Any) -> asyncio.Future[dict[str, Any]]:
         leg = {"transfer_id": transfer, "do_remote_decode": True, "link": LINK, "prompt_tokens": len(tokens)}
-        return self.far.add(transfer, tokens, 8, {"prfaas": {**leg, "epoch": self.epoch, **more}})
+        leg |= {"epoch": self.epoch, "receivers": self._receivers}
+        return self.far.add(transfer, tokens, 8, {"prfaas": {**leg, **more}})
 
     def decode(
         self, transfer: str, tokens: list[int], max_tokens: int = 12, **more: Any
@@ -224,6 +224,7 @@ class Pair:
             "prompt_tokens": len(tokens),
             "prompt_hash": prompt_hash(tokens),
             "deadline_ms": 60_000,
+            "receivers": self._receivers,
         }
         return self.home.add(transfer, tokens, max_tokens, {"prfaas": {**leg, **more}})
 

@@ -26,12 +26,23 @@ def prompt(length: int) -> list[int]:
     return [chance.randrange(256) for _ in range(length)]
 
 
-def topology(model: Path, connector: str = "prfaas", dtype: str = "float32", more: str = "", mbps: int = 400) -> str:
-    """A cluster that prefills and one that decodes."""
-    engine = (
-        f"{{kind: vllm, device: cpu, connector: {connector}, inside: {connector}, dtype: {dtype}, max_sequences: 4, "
-        f"kv_memory: 512MiB, chunk_tokens: 512, arguments: [{more}]}}"
-    )
+def topology(
+    model: Path,
+    connector: str = "prfaas",
+    dtype: str = "float32",
+    more: str = "",
+    mbps: int = 400,
+    far_more: str = "",
+    far_data: str = "",
+) -> str:
+    """A cluster that prefills and one that decodes. `far_more`: more of the engine that prefills."""
+
+    def engine(special: str = "") -> str:
+        return (
+            f"{{kind: vllm, device: cpu, connector: {connector}, inside: {connector}, dtype: {dtype}, "
+            f"max_sequences: 4, kv_memory: 512MiB, chunk_tokens: 512, {special or f'arguments: [{more}]'}}}"
+        )
+
     return f"""
 model: {model}
 served_name: m
@@ -39,8 +50,8 @@ clusters:
   home:
     kind: pd
     events_listen: 127.0.0.1:{free_port()}
-    nodes: [{{name: home-decode, role: decode, engine: {engine}}}]
-  far: {{kind: prfaas, nodes: [{{name: far-prefill, role: prefill, engine: {engine}}}]}}
+    nodes: [{{name: home-decode, role: decode, engine: {engine()}}}]
+  far: {{kind: prfaas, nodes: [{{name: far-prefill, role: prefill, {far_data} engine: {engine(far_more)}}}]}}
 links: [{{from: far, to: home, bandwidth: {mbps}Mbps, rtt: 4ms, emulate: true}}]
 policy: {{kind: threshold, threshold: {THRESHOLD}}}
 limits: {{max_model_len: 4096, deadline: 200s, leases: {{node: 30s}}}}

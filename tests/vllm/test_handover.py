@@ -29,6 +29,8 @@ CONFIGS = {
     "qwen3": ("qwen3", {"dtype": "float32"}),
     "qwen3_next": ("qwen3_next", {"dtype": "bfloat16"}),
     "two-ranks": ("falcon_h1", {"dtype": "float32", "tensor_parallel_size": 2, "enable_prefix_caching": False}),
+    "two-ranks-to-one": ("gemma3", {"dtype": "float32", **DENSE, "far": {"tensor_parallel_size": 2}}),
+    "one-rank-to-two": ("gemma3", {"dtype": "float32", **DENSE, "home": {"tensor_parallel_size": 2}}),
 }
 
 

@@ -107,6 +107,12 @@ def test_rows_leave_as_they_are_computed_and_states_at_the_end(side):
     assert not side.orders(output(59, 1, new=False)).saves
 
 
+def test_for_how_many_ranks_it_is_held_is_said_with_each_order(side):
+    side.new_request(Request(transfer_id="t", do_remote_decode=True, link="l", receivers=4))
+    orders = side.orders(output(0, 32))
+    assert (orders.offers[0].receivers, orders.saves[0].receivers) == (4, 4)
+
+
 def test_a_local_prefix_leaves_with_the_first_step(side):
     side.new_request(prefill())
     save = side.orders(output(48, 11)).saves[0]
@@ -213,7 +219,14 @@ def test_a_failed_transfer_of_a_short_prompt_is_computed():
 
 @pytest.mark.parametrize(
     "more",
-    [{"prompt_tokens": 59}, {"prompt_hash": "0"}, {"ticket": ""}, {"connections": "1"}, {"do_remote_decode": True}],
+    [
+        {"transfer_id": "t@0/2"},
+        {"prompt_tokens": 59},
+        {"prompt_hash": "0"},
+        {"ticket": ""},
+        {"connections": "1"},
+        {"do_remote_decode": True},
+    ],
     ids=str,
 )
 def test_what_is_refused_fails_as_a_load(side, more):

@@ -57,6 +57,14 @@ def test_good_for_nothing_else(changes: dict[str, Any], what: str) -> None:
     assert what in code_of(make(), **changes)
 
 
+def test_good_for_each_ranks_share() -> None:
+    assert verify(SECRET, make(), **{**FOR, "transfer": TransferId("r.0@3/4")}, now=NOW).transfer == "r.0@3/4"
+    assert "transfer" in code_of(make(), transfer=TransferId("r.1@3/4"))
+    assert "transfer" in code_of(make(), transfer=TransferId("r.0@4/4"))
+    assert "transfer" in code_of(make(), transfer=TransferId("r.0@1/2@0/2"))
+    assert "transfer" in code_of(make(transfer=TransferId("r.0@3/4"))), "a share's is not good for the whole"
+
+
 def test_another_secret_algorithm_or_text_is_no_ticket() -> None:
     code_of(make(secret=SECRET[::-1]))
     code_of("")

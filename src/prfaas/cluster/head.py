@@ -36,6 +36,7 @@ from prfaas.core.routing.queue import (
     Submit,
     Withdraw,
 )
+from prfaas.core.transfer.shards import uneven_states
 from prfaas.runtime.client import read_bounded
 from prfaas.runtime.driver import Driver, loop_now_ns
 from prfaas.wire.control import ClusterInfo, NodeInfo, PrefillRequest, PrefillUpdate, TransferParams
@@ -150,11 +151,9 @@ class ClusterHead:
         if request.model != self._settings.model:
             detail = f"this cluster serves {self._settings.model!r}, not {request.model!r}"
             return PrefillUpdate("failed", code="wrong_model", detail=detail)
-        layouts = {info.layout for info in self._infos.values() if info.layout}
-        if layouts and request.layout not in layouts:
-            here = sorted(layouts)[0][:12]
-            detail = f"KV layout {request.layout[:12]} at the receiver, {here} here: not one model and dtype"
-            return PrefillUpdate("failed", code="layout_mismatch", detail=detail)
+        misfits = [_misfit(request, info) for info in self._infos.values()]
+        if misfits and all(misfits):
+            return PrefillUpdate("failed", code="layout_mismatch", detail=min(misfits))
         return None
 
     def member(self, sight: Sight) -> None:
@@ -250,6 +249,7 @@ class ClusterHead:
             prompt_tokens=request.prompt_tokens,
             deadline_ms=int(left_s * 1000),
             epoch=info.epoch,
+            receivers=request.receivers,
         )
         leg = {
             "model": request.model,
@@ -279,6 +279,17 @@ class ClusterHead:
             ticket=ticket,
             connections=self._settings.connections.get(link, 1),
         )
+
+
+def _misfit(request: PrefillRequest, info: NodeInfo) -> str:
+    """Why the receiver cannot take the KV of a node, by name; "" when it can, or when they compare that themselves."""
+    ranks = len(info.data)
+    if info.fixed and request.receivers not in (0, ranks):
+        return uneven_states(info.fixed, ranks, request.receivers)
+    if info.layout and info.layout != request.layout:
+        here = info.layout[:12]
+        return f"KV layout {request.layout[:12]} at the receiver, {here} here: not one model and dtype"
+    return ""
 
 
 class _Answer(msgspec.Struct):

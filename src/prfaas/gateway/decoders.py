@@ -36,13 +36,19 @@ class Decoders:
         decoder = self._view.decoders.get(node)
         return decoder.layout if decoder is not None else ""
 
+    def ranks(self, node: NodeName) -> int:
+        """How many ranks a node has; 0 when that is not known."""
+        decoder = self._view.decoders.get(node)
+        return decoder.ranks if decoder is not None else 0
+
     def member(self, sight: Sight) -> None:
         """It takes work as it says, or none."""
         info = sight.info
         if info is None:
-            self._post(DecodeSeen(sight.node, False, 0, 0, self.layout(sight.node)))
+            self._post(DecodeSeen(sight.node, False, 0, 0, self.layout(sight.node), self.ranks(sight.node)))
         else:
-            self._post(DecodeSeen(sight.node, True, info.running, info.max_model_len, info.layout))
+            ranks = len(info.data)
+            self._post(DecodeSeen(sight.node, True, info.running, info.max_model_len, info.layout, ranks))
 
     def lost(self, lost: Lost) -> None:
         """Calls to that incarnation are given up, and their requests placed again."""

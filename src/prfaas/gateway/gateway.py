@@ -61,7 +61,9 @@ class Gateway:
         self.roster.serve("decode", self._decoders)
         sources: dict[ClusterName, PrefillSource] = {settings.cluster: head}
         sources |= {service.cluster: service for service in services}
-        leg_settings = LegSettings(settings.model, settings.cluster, settings.credit_lease_ms, self._decoders.layout)
+        leg_settings = LegSettings(
+            settings.model, settings.cluster, settings.credit_lease_ms, self._decoders.layout, self._decoders.ranks
+        )
         self._legs = Legs(leg_settings, self.roster.clients, sources, metrics, self._driver.post, self._trouble)
 
     @property

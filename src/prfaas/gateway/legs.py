@@ -59,12 +59,23 @@ LegKey = tuple[RequestId, int, str]
 
 @dataclass(frozen=True, slots=True)
 class LegSettings:
-    """`credit_lease_ms`: how long unused landing room is kept. `layout(node)`: the KV layout of a decode node."""
+    """`credit_lease_ms`: how long unused landing room is kept. `layout(node)`: the KV layout of a decode node;
+    `ranks(node)`: how many ranks it has."""
 
     model: str
     tenant: str
     credit_lease_ms: int
     layout: Callable[[NodeName], str]
+    ranks: Callable[[NodeName], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Where a prefill runs, and for how many ranks it was told to hold the KV."""
+
+    link: LinkName
+    receivers: int
+    update: PrefillUpdate
 
 
 class SourceFailed(PeerFailure):
@@ -92,7 +103,7 @@ class Legs:
         self._post = post
         self._trouble = trouble
         self._tasks: dict[LegKey, asyncio.Task[None]] = {}
-        self._bound: dict[RequestId, tuple[LinkName, PrefillUpdate]] = {}
+        self._bound: dict[RequestId, _Bound] = {}
 
     def perform(self, now_ns: int, effect: RequestEffect) -> None:
         """Start, cancel or answer, as `effect` says; returns at once."""
@@ -217,6 +228,7 @@ class Legs:
             tokens=exchange.prompt.ids,
             prompt_tokens=exchange.prompt.tokens,
             deadline_ms=self._left_ms(exchange),
+            receivers=self._settings.ranks(exchange.decided.node),
         )
         asked_ns = loop_now_ns()
         async with contextlib.aclosing(self._sources[start.cluster].prefill(asked)) as updates:
@@ -226,7 +238,7 @@ class Legs:
                         self._post(PrefillQueued(request, attempt, update.position))
                     case "bound":
                         self._metrics.stage_took("queue", loop_now_ns() - asked_ns)
-                        self._bound[request] = (start.link, update)
+                        self._bound[request] = _Bound(start.link, asked.receivers, update)
                         self._post(PrefillBound(request, attempt, update.node))
                     case "done":
                         self._post(PrefillDone(request, attempt))
@@ -255,19 +267,21 @@ class Legs:
         left_ms = self._left_ms(exchange)
         if not start.handover:
             return client.parameters(TransferParams(_transfer(start.request, start.attempt), deadline_ms=left_ms))
-        link, bound = self._bound[start.request]
+        known = self._bound[start.request]
+        bound = known.update
         if bound.parameters is not None:
             return bound.parameters
         params = TransferParams(
             transfer_id=_transfer(start.request, start.attempt),
             do_remote_prefill=True,
-            link=link,
+            link=known.link,
             remote=bound.remote,
             ticket=bound.ticket,
             connections=bound.connections,
             prompt_tokens=exchange.prompt.tokens,
             prompt_hash=exchange.prompt.hash,
             deadline_ms=left_ms,
+            receivers=known.receivers,
         )
         return client.parameters(params)
 

@@ -271,7 +271,11 @@ async def two_ranks_make_one_cache(rig: Rig) -> None:
         sending.finish()
     assert bytes_of(await receiving.landed()) == content.expected()
     receiving.applied()
-    assert [(await sending.released()).cause for sending in sendings] == ["applied", "applied"]
+    outcomes = [await sending.released() for sending in sendings]
+    assert [outcome.cause for outcome in outcomes] == ["applied", "applied"]
+    whole = sum(len(data) for data in content.expected().values())
+    assert sum(outcome.bytes_moved for outcome in outcomes) == (await receiving.ended()).bytes_moved == whole
+    assert outcomes[0].bytes_moved > outcomes[1].bytes_moved > 0, "each is told what came from it"
     assert other.in_use == 0
 
 

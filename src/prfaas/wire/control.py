@@ -31,7 +31,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """A node about itself. `epoch` grows with each restart; `layout` is the fingerprint of its KV layout, "" when it
     compares that itself.
 
-    `kv_blocks` of `block_tokens` tokens each are its KV memory; 0 when it does not say.
+    `kv_blocks` of `block_tokens` tokens each are its KV memory; 0 when it does not say. `fixed`: the part of its KV, by
+    name, that only a node of as many ranks can take; "" when any can.
     """
 
     node: str
@@ -48,6 +49,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     transfers_in_use: int = 0
     block_tokens: int = 0
     kv_blocks: int = 0
+    fixed: str = ""
 
 
 class TransferParams(msgspec.Struct, frozen=True):
@@ -70,6 +72,8 @@ class TransferParams(msgspec.Struct, frozen=True):
     """Milliseconds that are left when the message is sent; 0 means none given."""
     epoch: int = 0
     """The incarnation of the node that is meant: another one refuses, 409 "stale_epoch". 0 means any."""
+    receivers: int = 0
+    """Ranks of the receiving node, each of which dials for what it holds; 0 means as many as the sender has."""
 
 
 class CreditRequest(msgspec.Struct, frozen=True):
@@ -102,7 +106,7 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     """A gateway asks a prefill service to prefill `tokens` and hold the KV for `receiver` (credit is granted).
 
     `tokens` is a JSON list of ids, and there are `prompt_tokens` of them: heads pass the list on unread, the node reads
-    it.
+    it. `receivers`: ranks of the receiver, as in `TransferParams`.
     """
 
     transfer_id: str
@@ -114,6 +118,7 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     tokens: msgspec.Raw
     prompt_tokens: int
     deadline_ms: int
+    receivers: int = 0
 
 
 class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):

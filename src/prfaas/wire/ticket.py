@@ -14,6 +14,7 @@ import jwt
 
 from prfaas.core.errors import ConfigError, ProtocolError
 from prfaas.core.ids import Epoch, LinkName, NodeName, TransferId
+from prfaas.core.transfer.shards import whole_transfer
 
 _PURPOSE = b"prfaas kv ticket 1"
 _REQUIRED = ["aud", "sub", "epoch", "rcv", "link", "iat", "exp"]
@@ -70,8 +71,8 @@ def verify(
     receiver: NodeName,
     now: float,
 ) -> Claims:
-    """The claims of `ticket`, if it is ours, still good at `now`, and for exactly this. Raises ProtocolError
-    ("ticket")."""
+    """The claims of `ticket`, if it is ours, still good at `now`, and for exactly this, or for the transfer that this
+    is a rank's share of. Raises ProtocolError ("ticket")."""
     try:
         claims = jwt.decode(
             ticket,
@@ -91,8 +92,10 @@ def verify(
     expires = claims["exp"]
     if not isinstance(expires, int) or now >= expires:
         raise ProtocolError("ticket", "expired")
-    for claim, wanted in (("sub", transfer), ("aud", node), ("epoch", epoch), ("rcv", receiver)):
-        if not hmac.compare_digest(str(claims[claim]).encode(), str(wanted).encode()):
+    whole = whole_transfer(transfer)
+    for claim, wanted in (("sub", (transfer, whole)), ("aud", (node,)), ("epoch", (epoch,)), ("rcv", (receiver,))):
+        said = str(claims[claim]).encode()
+        if not any(hmac.compare_digest(said, str(one).encode()) for one in wanted):
             raise ProtocolError("ticket", f"for another {_MEANS[claim]}")
     return Claims(transfer, epoch, node, receiver, LinkName(str(claims["link"])), expires)
 

@@ -8,7 +8,8 @@ import pytest
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
 from prfaas.core.errors import LocalError
-from prfaas.core.transfer.shards import held_heads, shares
+from prfaas.core.ids import TransferId
+from prfaas.core.transfer.shards import cut, fixed_part, held_heads, rank_transfer, shares, sources, whole_transfer
 
 RANKS = (1, 2, 4, 8)
 LAYOUT = KVLayout(
@@ -29,6 +30,7 @@ STATES = KVLayout(
         Part(0, "recurrent.0", PartKind.STATE, (8, 64, 64), "float32"),
     ),
 )
+"""As each rank has them."""
 
 
 @pytest.mark.parametrize("receivers", RANKS)
@@ -77,3 +79,39 @@ def test_heads_that_cannot_be_dealt_out():
         shares(layout, 4, 1, 0)
     with pytest.raises(LocalError, match="no rank 2 of 2"):
         held_heads(layout.parts[0], 2, 2)
+
+
+def test_a_state_is_given_as_it_is():
+    assert [share.heads for share in shares(STATES, 4, 4, 1)] == [(0, 1), (0, 8)]
+    assert cut(STATES, 1, 4) == STATES
+    assert (fixed_part(STATES), fixed_part(LAYOUT)) == ("layer 0 conv.0", "")
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_what_a_rank_holds(ranks):
+    for rank in range(ranks):
+        for part, whole in zip(cut(LAYOUT, rank, ranks).parts, LAYOUT.parts, strict=True):
+            first, stop = held_heads(whole, rank, ranks)
+            assert (part.shape, part.dtype, part.sharded) == (
+                (stop - first, *whole.shape[1:]),
+                whole.dtype,
+                whole.sharded,
+            )
+
+
+def test_only_ranks_that_have_something_are_asked():
+    few = KVLayout("r", (Part(0, "k", PartKind.TOKENS, (2, 64), "bfloat16"),))
+    assert [sources(few, 8, 2, receiver) for receiver in (0, 1)] == [(0,), (4,)]
+    assert sources(few, 2, 1, 0) == (0, 1)
+    assert [sources(few, 4, 8, receiver) for receiver in range(8)] == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,)]
+
+
+@pytest.mark.parametrize("name", ["r.1", "a client's@0/2.1", "", "@", "r@0/2.", "r@2/2", "r@0/65", "r@00/2", "r@0/0"])
+def test_names_of_whole_transfers(name):
+    assert whole_transfer(TransferId(name)) == name
+
+
+def test_names_of_ranks_shares():
+    for ranks in (*RANKS, 64):
+        for rank in range(ranks):
+            assert whole_transfer(rank_transfer(TransferId("r@1/2.1"), rank, ranks)) == "r@1/2.1"

@@ -22,13 +22,13 @@ class Choice:
 
 
 def choose_source(
-    view: View, threshold: Threshold, tokens: int, failed: AbstractSet[ClusterName], stays: str
+    view: View, threshold: Threshold, tokens: int, failed: AbstractSet[ClusterName], stays: str, why: str = "retry"
 ) -> Choice:
     """Where to prefill a prompt of `tokens` tokens, of which the last is never transferred.
 
     `failed`: clusters that already failed this request. `stays`: why the request must be computed whole on the decode
     node, if it must (`echo`). Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it),
-    `retry` (one failed it before), `single` (one token: nothing to transfer), `no_prefill_node`.
+    `why` (one failed it before), `single` (one token: nothing to transfer), `no_prefill_node`.
     """
     if stays:
         return Choice(None, stays)
@@ -38,12 +38,12 @@ def choose_source(
     if threshold.offloads(tokens):
         remote = [s for s in view.sources if not s.home and s.cluster not in failed and view.ready(s, tokens)]
         if remote:
-            return Choice(min(remote, key=lambda s: _crowd(view, s)), "retry" if failed else "long")
-        reason = "retry" if failed else "unreachable"
+            return Choice(min(remote, key=lambda s: _crowd(view, s)), why if failed else "long")
+        reason = why if failed else "unreachable"
     home = [s for s in view.sources if s.home and s.cluster not in failed and view.ready(s, tokens)]
     if home:
-        return Choice(home[0], "retry" if failed else reason)
-    return Choice(None, "retry" if failed else "no_prefill_node")
+        return Choice(home[0], why if failed else reason)
+    return Choice(None, why if failed else "no_prefill_node")
 
 
 def choose_decoder(view: View, tokens: int, failed: AbstractSet[NodeName]) -> NodeName | None:

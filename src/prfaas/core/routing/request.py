@@ -90,6 +90,8 @@ class Tried:
     clusters: set[ClusterName] = field(default_factory=set)
     nodes: set[NodeName] = field(default_factory=set)
     stays: str = ""
+    why: str = "retry"
+    """The reason of a place that is chosen because others failed."""
     last: str = ""
     """The latest failure, for whoever must be told that nothing is left to try."""
 
@@ -218,6 +220,8 @@ class RequestLife:
             self._tried.stays = "no_landing_room"
         elif place.cluster is not None and (event.leg == "prefill" or event.code.startswith("kv_")):
             self._tried.clusters.add(place.cluster)
+            if event.code == "layout_mismatch":
+                self._tried.why = event.code
         else:
             self._tried.nodes.add(place.node)
         return effects + self._again(now_ns, event.leg, event.code, event.detail)

@@ -101,7 +101,7 @@ class Router:
         node = choose_decoder(self.view, tokens, tried.nodes)
         if node is None:
             return self._no_decoder(tokens, tried)
-        choice = choose_source(self.view, self._policy.threshold, tokens, tried.clusters, tried.stays)
+        choice = choose_source(self.view, self._policy.threshold, tokens, tried.clusters, tried.stays, tried.why)
         if choice.source is None:
             if tokens > self._policy.whole_limit:
                 if tried.stays == "echo":  # asked for: no other try can help
@@ -112,6 +112,7 @@ class Router:
                     f"no prefill node can take {tokens} tokens now, and a decode node computes at most"
                     f" {self._policy.whole_limit} by itself"
                 )
+                message += f"; the last failure: {tried.last}" if tried.last else ""
                 return NoPlace(503, "no_prefill_node", message)
             return Place(node, None, LinkName(""), False, choice.reason)
         source = choice.source

@@ -31,6 +31,8 @@ class DecodeSeen:
     running: int
     max_tokens: int
     layout: str = ""
+    ranks: int = 0
+    """Of its tensor parallelism; 0 when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from prfaas.core.errors import RemoteError, RequestError
+from prfaas.core.errors import LocalError, RemoteError, RequestError
 from prfaas.core.ids import LinkName
+from prfaas.core.transfer.shards import rank_transfer, sources
 from prfaas.engine.base import Engine
 from prfaas.engine.node.asked import Asked
 from prfaas.engine.node.credit import Credits
@@ -25,15 +26,31 @@ class Arrivals:
         self._tasks, self._metrics = tasks, metrics
 
     async def begin(self, asked: Asked) -> Receiving:
-        """Use the transfer's credit, or wait for some, and dial. The credit is held until the transfer is over."""
+        """Use the transfer's credit, or wait for some, and dial every rank that has something for us.
+
+        The credit is held until the transfer is over. Raises RequestError, 502 "kv_transfer_failed", when this engine
+        cannot take it.
+        """
         leg, transfer = asked.leg, asked.transfer
+        name, remote = transfer, leg.remote
+        if len(remote) > 1:
+            try:
+                remote = [leg.remote[rank] for rank in sources(self._engine.layout, len(remote), 1, 0)]
+            except LocalError as error:
+                raise RequestError(
+                    f"receiving KV failed: layout: {error}",
+                    status=502,
+                    kind="server_error",
+                    code="kv_transfer_failed",
+                ) from None
+            name = rank_transfer(transfer, 0, 1)
         await self._credits.use(transfer, self._engine.layout.bytes_at(asked.kv_tokens))
         try:
             receiving = self._transport.receive(
-                transfer,
+                name,
                 self._engine.layout,
                 asked.kv_tokens,
-                [Peer(at.host, at.port) for at in leg.remote],
+                [Peer(at.host, at.port) for at in remote],
                 leg.ticket,
                 held=0,
                 connections=leg.connections,

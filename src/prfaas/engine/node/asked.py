@@ -14,6 +14,7 @@ import msgspec
 
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import TransferId
+from prfaas.core.transfer.shards import whole_transfer
 from prfaas.engine.base import Limits, Sampling
 from prfaas.model.text import Text, prompt_hash
 from prfaas.wire.control import TransferParams
@@ -76,6 +77,8 @@ def transfer_params(said: dict[str, Any] | None) -> TransferParams:
         raise _bad(str(error)) from None
     if not 1 <= len(leg.transfer_id) <= MAX_ID_CHARS:
         raise _bad(f"transfer_id has 1 to {MAX_ID_CHARS} characters")
+    if whole_transfer(TransferId(leg.transfer_id)) != leg.transfer_id:
+        raise _bad(f"transfer_id {leg.transfer_id} is a name for a rank's share of a transfer")
     if leg.do_remote_decode and leg.do_remote_prefill:
         raise _bad("one of do_remote_decode and do_remote_prefill, not both")
     if leg.do_remote_prefill and not (leg.remote and leg.ticket and leg.prompt_hash):

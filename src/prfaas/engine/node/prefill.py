@@ -36,13 +36,16 @@ class PrefillLeg:
     async def run(self, asked: Asked) -> Outcome:
         """Returns when the receiver owns the KV. Cancelled, or past the deadline: the receiver is told, all is freed.
 
-        Raises RequestError: 400 for a prompt without KV to hand over, 409 for a transfer in hand, 502
-        "kv_transfer_failed" when the hand-over fails, 503 and 429 when there is no room, 504.
+        Raises RequestError: 400 for a prompt without KV to hand over, or a receiver of several ranks, 409 for a
+        transfer in hand, 502 "kv_transfer_failed" when the hand-over fails, 503 and 429 when there is no room, 504.
         """
         if asked.kv_tokens < 1:
             raise RequestError(
                 "a prompt of one token has no KV to hand over", param="prompt", code="nothing_to_prefill"
             )
+        if asked.leg.receivers > 1:
+            said = f"this node's engine gives KV to one rank, not to the {asked.leg.receivers} of the receiver"
+            raise RequestError(said, param="kv_transfer_params", code="layout_mismatch")
         owner = f"send {asked.transfer}"
         if owner in self._offered:
             raise RequestError(f"transfer {asked.transfer} is in hand already", status=409, code="duplicate_transfer")

@@ -15,6 +15,7 @@ from aiohttp import web
 from prfaas.core.cache.pool import BlockPool
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.core.ids import TransferId
+from prfaas.core.transfer.shards import fixed_part
 from prfaas.engine.base import Engine, Limits
 from prfaas.engine.node.arrival import Arrivals
 from prfaas.engine.node.asked import Asked, transfer_params, understand
@@ -201,6 +202,7 @@ class NodeServer:
             running=self._engine.running,
             blocks_in_use=self.blocks_in_use,
             transfers_in_use=self.transfers_in_use,
+            fixed=fixed_part(self._engine.layout),
         )
 
     async def _node(self, request: web.Request) -> web.StreamResponse:

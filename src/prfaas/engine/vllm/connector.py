@@ -27,6 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStat
 
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import Epoch
+from prfaas.engine.vllm.deals import Deals
 from prfaas.engine.vllm.layout import cache_map, groups_of
 from prfaas.engine.vllm.mover import Engine, Mover
 from prfaas.engine.vllm.orders import Orders, Report
@@ -95,11 +96,13 @@ class PrfaasConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         staging = staging_for(device)
         isas = _isas(config, self._cache.layers) if device.type == "cpu" else {}
         pages = Pages(self._cache, kv_caches, blocks, isas, staging)
-        model = config.model_config
-        layout = self._cache.layout(self._settings.revision or revision_of(model))
+        model, place = config.model_config, _place()
+        revision = self._settings.revision or revision_of(model)
+        layout = self._cache.layout(revision, place.ranks, lambda layer: _kv_heads(model, layer))
+        deals = Deals(layout, place.rank, place.ranks)
         engine = Engine(model.max_model_len, config.scheduler_config.max_num_seqs)
-        worker = WorkerSide(self._cache, pages)
-        worker.mover = Mover(self._settings, layout, engine, _place(), worker.blocks_held)
+        worker = WorkerSide(self._cache, pages, deals)
+        worker.mover = Mover(self._settings, deals, engine, place, worker.blocks_held)
         worker.mover.start()
         self._worker = worker
         log.info("prfaas: node %s takes KV on %s", self._settings.node.name, self._settings.data)
@@ -246,6 +249,16 @@ def _place() -> Place:
     group = get_tp_group()
     epoch = group.broadcast_object(time.time_ns() if group.rank_in_group == 0 else None, src=0)
     return Place(group.rank_in_group, group.world_size, Epoch(epoch))
+
+
+def _kv_heads(model: Any, layer: int) -> int:
+    """KV heads of a layer, over all workers; 0 when that is not known."""
+    if getattr(model.hf_text_config, "block_configs", None):
+        return 0  # one number for layers that differ
+    try:
+        return int(model.model_arch_config[layer].total_num_kv_heads or 0)
+    except IndexError:
+        return 0
 
 
 def _isas(config: Any, layers: Any) -> dict[str, str]:

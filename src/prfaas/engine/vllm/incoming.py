@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from prfaas.core.cache.layout import KVLayout
 from prfaas.core.errors import PrfaasError, RemoteError
 from prfaas.core.ids import LinkName, TransferId
 from prfaas.engine.node.credit import Credits
+from prfaas.engine.vllm.deals import Deals
 from prfaas.engine.vllm.orders import Receive
 from prfaas.engine.vllm.place import Place
 from prfaas.runtime.driver import loop_now_ns
@@ -30,7 +30,7 @@ class Incoming:
     def __init__(
         self,
         transport: Transport,
-        layout: KVLayout,
+        deals: Deals,
         place: Place,
         credits: Credits,
         tasks: Tasks,
@@ -38,7 +38,7 @@ class Incoming:
         failed: Callable[[str, str], None],
         over: Callable[[str, Outcome], None],
     ) -> None:
-        self._transport, self._layout, self._place, self._credits = transport, layout, place, credits
+        self._transport, self._deals, self._place, self._credits = transport, deals, place, credits
         self._tasks = tasks
         self._tell_landed, self._tell_failed, self._tell_over = landed, failed, over
         self._tasks_by: dict[str, asyncio.Task[None]] = {}
@@ -52,9 +52,13 @@ class Incoming:
         if meant not in (0, self._place.epoch):
             self._tell_failed(transfer, f"stale_epoch: for incarnation {meant}; this is {self._place.epoch}")
             return
-        if len(order.params.remote) != self._place.ranks:
-            said = f"layout: tensor parallelism of {self._place.ranks} here, {len(order.params.remote)} there"
-            self._tell_failed(transfer, said)
+        senders, here = len(order.params.remote), self._place.ranks
+        told = order.params.receivers or senders
+        refusal = self._deals.take(senders).refusal
+        if told != here:
+            refusal = f"tensor parallelism of {here} here, but the sender ({senders}) holds the KV for {told}"
+        if refusal:
+            self._tell_failed(transfer, f"layout: {refusal}")
             return
         self._tasks_by[transfer] = self._tasks.spawn(self._run(order, deadline_s), f"receive {transfer}")
 
@@ -107,15 +111,16 @@ class Incoming:
 
     async def _begin(self, order: Receive, deadline_ns: int) -> Receiving:
         params, transfer = order.params, TransferId(order.params.transfer_id)
+        taking = self._deals.take(len(params.remote))
         # All of it, though less may cross: what was granted is what is used, and nobody need wait again.
         async with asyncio.timeout_at(deadline_ns / 1e9):
-            await self._credits.use(transfer, self._layout.bytes_at(order.length))
+            await self._credits.use(transfer, self._deals.mine.bytes_at(order.length))
         try:
             receiving = self._transport.receive(
-                transfer,
-                self._layout,
+                taking.name(transfer),
+                self._deals.mine,
                 order.length,
-                [Peer(at.host, at.port) for at in params.remote[self._place.rank : self._place.rank + 1]],
+                [Peer(params.remote[source].host, params.remote[source].port) for source in taking.sources],
                 params.ticket,
                 held=order.held,
                 connections=params.connections,

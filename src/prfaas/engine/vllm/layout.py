@@ -7,8 +7,8 @@ does not know tensors. A kind of cache that is not listed here is refused by nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prfaas.core.cache.layout import DTYPE_BYTES, KVLayout, Part, PartKind
@@ -31,7 +31,8 @@ _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's cache: vLLM's name of it, its group, its parts in the order in which they lie in memory."""
+    """One layer's cache: vLLM's name of it, its group, its parts in the order in which they lie in memory, with the
+    heads that this worker holds."""
 
     name: str
     group: int
@@ -45,9 +46,10 @@ class CacheMap:
     groups: tuple[Group, ...]
     layers: dict[str, LayerCache]
 
-    def layout(self, revision: str) -> KVLayout:
-        """The layout, which both sides must share. Block sizes are not in it."""
-        parts = [part for layer in self.layers.values() for part in layer.parts]
+    def layout(self, revision: str, ranks: int = 1, heads: Callable[[int], int] = lambda layer: 0) -> KVLayout:
+        """The layout, which both sides must share. Block sizes are not in it, nor how heads are dealt out to `ranks`
+        workers; states are as one worker has them. `heads(layer)`: KV heads of a layer, 0 when that is not known."""
+        parts = [_whole(part, ranks, heads(part.layer)) for layer in self.layers.values() for part in layer.parts]
         return KVLayout(revision, tuple(sorted(parts, key=lambda part: part.layer)))
 
 
@@ -112,7 +114,17 @@ def _parts(name: str, spec: Any) -> Iterator[Part]:
         return
     heads = spec.num_kv_heads
     for part, width in (("k", spec.head_size), ("v", spec.head_size_v)):
-        yield Part(layer, part, kind, (heads, width), dtype, window, sharded=heads > 1)
+        yield Part(layer, part, kind, (heads, width), dtype, window)
+
+
+def _whole(part: Part, ranks: int, said: int) -> Part:
+    """`part` with the heads of all workers. A wrong guess of theirs makes another layout, which is refused."""
+    if part.kind is PartKind.STATE or not part.sharded:
+        return part
+    here = part.shape[0]
+    # With more workers than heads each has one of them, and only the model knows how many there are.
+    total = said if here == 1 and 0 < said < ranks else here * ranks
+    return replace(part, shape=(total, *part.shape[1:]), sharded=total > 1)
 
 
 def _require_plain(name: str, spec: Any) -> None:

@@ -19,12 +19,13 @@ from typing import Any
 
 import uvloop
 
-from prfaas.core.cache.layout import KVLayout
 from prfaas.core.errors import ConfigError, InvariantError
 from prfaas.core.ids import LinkName
+from prfaas.core.transfer.shards import fixed_part
 from prfaas.engine.node.credit import Credits
 from prfaas.engine.node.links import transport_of
 from prfaas.engine.node.promises import Promises
+from prfaas.engine.vllm.deals import Deals
 from prfaas.engine.vllm.doors import Doors
 from prfaas.engine.vllm.incoming import Incoming
 from prfaas.engine.vllm.orders import Offer, Pace, Receive
@@ -94,9 +95,9 @@ class Mover:
     """Of one worker. `start` once; all other methods are for the worker's thread."""
 
     def __init__(
-        self, settings: Settings, layout: KVLayout, engine: Engine, place: Place, blocks_held: Callable[[], int]
+        self, settings: Settings, deals: Deals, engine: Engine, place: Place, blocks_held: Callable[[], int]
     ) -> None:
-        self._settings, self._layout, self._engine, self._blocks_held = settings, layout, engine, blocks_held
+        self._settings, self._deals, self._engine, self._blocks_held = settings, deals, engine, blocks_held
         self._place = place
         self._happened: deque[Happened] = deque()
         self._ready, self._error = threading.Event(), list[BaseException]()
@@ -134,10 +135,10 @@ class Mover:
         assert self._outgoing is not None
         self._post(self._outgoing.offer, order, self._deadline_s(order.deadline_ms))
 
-    def put(self, transfer: str, pieces: Sequence[Piece]) -> None:
-        """Have `pieces` leave."""
+    def put(self, transfer: str, to: int, pieces: Sequence[Piece]) -> None:
+        """Have `pieces` leave for the other side's rank `to`."""
         assert self._outgoing is not None
-        self._post(self._outgoing.put, transfer, pieces)
+        self._post(self._outgoing.put, transfer, to, pieces)
 
     def finish(self, transfer: str) -> None:
         """All was put."""
@@ -211,7 +212,7 @@ class Mover:
         tell = self._happened.append
         outgoing = self._outgoing = Outgoing(
             transport,
-            self._layout,
+            self._deals,
             place.epoch,
             limits.leases.transfer_ns,
             tasks,
@@ -219,7 +220,7 @@ class Mover:
         )
         self._incoming = Incoming(
             transport,
-            self._layout,
+            self._deals,
             place,
             credits,
             tasks,
@@ -273,7 +274,7 @@ class Mover:
                 self._happened.append(Paced(each, time.monotonic_ns()))
 
         metrics.watch_node(node, self._blocks_held, in_use)
-        promises = Promises(credits, pace, lambda: self._layout, node)
+        promises = Promises(credits, pace, lambda: self._deals.mine, node)
         doors = Doors(lambda: self._info(in_use()), promises, outgoing, metrics)
         app = doors.app(settings.environment.secret, settings.topology.limits.max_body_bytes)
         try:
@@ -289,12 +290,13 @@ class Mover:
             role=node.role,
             epoch=self._place.epoch,
             model=topology.public_name,
-            layout=fingerprint(self._layout),
+            layout=fingerprint(self._deals.layout),
             max_model_len=self._engine.max_model_len,
             max_sequences=self._engine.max_sequences,
             data=[Address(self._settings.host, data.port + rank) for rank in range(self._place.ranks)],
             blocks_in_use=self._blocks_held(),
             transfers_in_use=transfers,
+            fixed=fixed_part(self._deals.layout),
         )
 
 

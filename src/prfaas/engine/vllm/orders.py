@@ -14,24 +14,27 @@ from prfaas.wire.control import TransferParams
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Prefill side: `length` tokens of KV will be sent to whoever shows a ticket. `deadline_ms` is what is left."""
+    """Prefill side: `length` tokens of KV will be sent to whoever shows a ticket. `deadline_ms` is what is left;
+    `receivers` as in TransferParams."""
 
     transfer: str
     length: int
     link: str
     epoch: int
     deadline_ms: int
+    receivers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Prefill side: what this step makes final, by group. `last`: nothing follows."""
+    """Prefill side: what this step makes final, by group. `last`: nothing follows. `receivers` as the offer's."""
 
     transfer: str
     length: int
     rows: tuple[Rows | None, ...]
     states: tuple[int | None, ...]
     last: bool
+    receivers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

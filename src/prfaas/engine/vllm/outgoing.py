@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from prfaas.core.cache.layout import KVLayout
-from prfaas.core.errors import PrfaasError
-from prfaas.core.ids import Epoch, LinkName, TransferId
+from prfaas.core.errors import LocalError, PrfaasError
+from prfaas.core.ids import Epoch, LinkName
 from prfaas.core.transfer.extent import Extent
+from prfaas.engine.vllm.deals import Deals
 from prfaas.engine.vllm.orders import Offer
 from prfaas.runtime.tasks import Tasks
 from prfaas.transport.base import Outcome, Sending, Transport
@@ -25,20 +25,21 @@ Piece = tuple[Extent, memoryview]
 
 
 class Outgoing:
-    """Of one worker. `over` hears of each transfer's end, once."""
+    """Of one worker. `over` hears of each transfer's end, once: when the shares of all ranks that take from this one
+    are over. One that fails ends the others."""
 
     def __init__(
         self,
         transport: Transport,
-        layout: KVLayout,
+        deals: Deals,
         epoch: Epoch,
         lease_ns: int,
         tasks: Tasks,
         over: Callable[[str, Outcome], None],
     ) -> None:
-        self._transport, self._layout, self._epoch, self._lease_ns = transport, layout, epoch, lease_ns
+        self._transport, self._deals, self._epoch, self._lease_ns = transport, deals, epoch, lease_ns
         self._tasks, self._over = tasks, over
-        self._sendings: dict[str, Sending] = {}
+        self._sendings: dict[str, dict[int, Sending]] = {}
         self._outcomes: dict[str, asyncio.Future[Outcome]] = {}
         self._offered = asyncio.Condition()
 
@@ -54,35 +55,35 @@ class Outgoing:
             said = f"for incarnation {order.epoch}; this is {self._epoch}"
             self._end(order.transfer, Outcome("stale_epoch", said))
             return
+        sendings: dict[int, Sending] = {}
         try:
-            sending = self._transport.offer(
-                TransferId(order.transfer), self._layout, order.length, LinkName(order.link), self._lease_ns
-            )
+            self._offer(order, sendings)
         except PrfaasError as error:
+            _abort(sendings, "refused", str(error))
             self._end(order.transfer, Outcome("refused", str(error)))
             return
-        self._sendings[order.transfer] = sending
-        timer = loop.call_later(deadline_s, sending.abort, "deadline", "the request's deadline is past")
-        self._tasks.spawn(self._follow(order.transfer, sending, timer), f"send {order.transfer}")
+        if not sendings:  # nobody takes anything from this rank
+            self._end(order.transfer, Outcome("applied"))
+            return
+        self._sendings[order.transfer] = sendings
+        timer = loop.call_later(deadline_s, _abort, sendings, "deadline", "the request's deadline is past")
+        self._tasks.spawn(self._follow(order.transfer, sendings, timer), f"send {order.transfer}")
 
-    def put(self, transfer: str, pieces: Sequence[Piece]) -> None:
-        """Have `pieces` leave. Harmless when the transfer is over."""
-        sending = self._sendings.get(transfer)
+    def put(self, transfer: str, to: int, pieces: Sequence[Piece]) -> None:
+        """Have `pieces` leave for rank `to`. Harmless when the transfer is over."""
+        sending = self._sendings.get(transfer, {}).get(to)
         if sending is not None:
             for extent, data in pieces:
                 sending.put(extent, data)
 
     def finish(self, transfer: str) -> None:
         """All was put."""
-        sending = self._sendings.get(transfer)
-        if sending is not None:
+        for sending in self._sendings.get(transfer, {}).values():
             sending.finish()
 
     def abort(self, transfer: str, code: str, detail: str) -> None:
         """Give it up. Harmless when it is over, or not ours."""
-        sending = self._sendings.get(transfer)
-        if sending is not None:
-            sending.abort(code, detail)
+        _abort(self._sendings.get(transfer, {}), code, detail)
 
     async def outcome(self, transfer: str, wait_s: float) -> Outcome | None:
         """Waits until `transfer` is over; at most `wait_s` for its offer: then None."""
@@ -98,10 +99,24 @@ class Outgoing:
         async with self._offered:
             self._offered.notify_all()
 
-    async def _follow(self, transfer: str, sending: Sending, timer: asyncio.TimerHandle) -> None:
-        outcome = await sending.released()
+    def _offer(self, order: Offer, sendings: dict[int, Sending]) -> None:
+        giving = self._deals.give(order.receivers)
+        if giving.refusal:
+            raise LocalError(giving.refusal)
+        for to, layout in giving.layouts.items():
+            name, link = giving.name(order.transfer, to), LinkName(order.link)
+            sendings[to] = self._transport.offer(name, layout, order.length, link, self._lease_ns)
+
+    async def _follow(self, transfer: str, sendings: dict[int, Sending], timer: asyncio.TimerHandle) -> None:
+        async def one(sending: Sending) -> Outcome:
+            outcome = await sending.released()
+            if outcome.cause != "applied":
+                _abort(sendings, outcome.cause, outcome.detail)
+            return outcome
+
+        outcomes = await asyncio.gather(*(one(sending) for sending in sendings.values()))
         timer.cancel()
-        self._end(transfer, outcome)
+        self._end(transfer, _together(outcomes))
 
     def _end(self, transfer: str, outcome: Outcome) -> None:
         self._sendings.pop(transfer, None)
@@ -110,3 +125,15 @@ class Outgoing:
         if outcome.cause != "applied":
             log.warning("sending %s ended: %s: %s", transfer, outcome.cause, outcome.detail)
         self._over(transfer, outcome)
+
+
+def _abort(sendings: Mapping[int, Sending], code: str, detail: str) -> None:
+    for sending in sendings.values():
+        sending.abort(code, detail)
+
+
+def _together(outcomes: Sequence[Outcome]) -> Outcome:
+    """Of the shares of one transfer."""
+    worst = next((one for one in outcomes if one.cause != "applied"), outcomes[0])
+    moved = sum(one.bytes_moved for one in outcomes)
+    return Outcome(worst.cause, worst.detail, moved, max(one.moving_ns for one in outcomes))

@@ -6,7 +6,7 @@ It knows which tensor is which part of the layout; how rows lie in a page is `pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,13 +15,17 @@ import torch
 
 from prfaas.core.cache.layout import Part, PartKind
 from prfaas.core.errors import InvariantError
-from prfaas.core.transfer.extent import Extent
+from prfaas.core.transfer.extent import Extent, PartKey
+from prfaas.engine.vllm.deals import Slice
 from prfaas.engine.vllm.groups import Rows
 from prfaas.engine.vllm.layout import CacheMap, LayerCache
 from prfaas.engine.vllm.packing import RowView, cpu_places, packed, plain
 from prfaas.engine.vllm.staging import Staging
 
-Put = Callable[[Extent, memoryview], None]
+Put = Callable[[int, Extent, memoryview], None]
+"""The rank that it is for, what it is there, and its bytes."""
+
+Slices = Mapping[PartKey, Sequence[Slice]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,18 @@ class Pages:
                     raise InvariantError(f"{name}: {tuple(tensor.shape)} is not {blocks} blocks of {tokens} tokens")
                 self._attention[name] = _Attention(tuple(zip(layer.parts, views, strict=True)), tokens, kernel)
 
-    def rows_out(self, name: str, rows: Rows, put: Put) -> None:
-        """Give the bytes of `rows` of attention layer `name` to `put`, by part."""
+    def rows_out(self, name: str, rows: Rows, slices: Slices, put: Put) -> None:
+        """Give the bytes of `rows` of attention layer `name` to `put`, by part and slice."""
         layer = self._attention[name]
         blocks, inside = _places(layer, rows)
         for part, view in layer.parts:
-            extent = Extent(part.layer, part.name, rows.start, rows.stop, (0, part.shape[0]))
-            self._staging.gather(view.read(blocks, inside), lambda data, extent=extent: put(extent, data))  # type: ignore[misc]
+            given = slices.get((part.layer, part.name), ())
+            if not given:
+                continue
+            values = view.read(blocks, inside)
+            for one in given:
+                extent = Extent(part.layer, part.name, rows.start, rows.stop, one.theirs)
+                self._staging.gather(values[:, slice(*one.mine)], _bound(put, one.to, extent))
 
     def rows_in(
         self, name: str, rows: Rows, held: int, length: int, parts: Mapping[tuple[int, str], bytearray]
@@ -83,13 +92,15 @@ class Pages:
             shape = (rows.stop - rows.start, *part.shape)
             view.write(blocks, inside, self._staging.scatter(piece, _torch(part), shape))
 
-    def state_out(self, name: str, block: int, length: int, put: Put) -> None:
-        """Give the states of recurrent layer `name` in `block`, true at `length` tokens, to `put`."""
+    def state_out(self, name: str, block: int, length: int, slices: Slices, put: Put) -> None:
+        """Give the states of recurrent layer `name` in `block`, true at `length` tokens, to `put`. A state is never
+        cut."""
         layer, at = self._recurrent[name], 0
         for part in layer.parts:
-            extent = Extent(part.layer, part.name, 0, length, (0, part.shape[0]))
-            piece = layer.pages[block, at : at + part.unit_bytes].clone()
-            self._staging.gather(piece, lambda data, extent=extent: put(extent, data))  # type: ignore[misc]
+            for one in slices.get((part.layer, part.name), ()):
+                extent = Extent(part.layer, part.name, 0, length, one.theirs)
+                piece = layer.pages[block, at : at + part.unit_bytes].clone()
+                self._staging.gather(piece, _bound(put, one.to, extent))
             at += part.unit_bytes
 
     def state_in(self, name: str, block: int, parts: Mapping[tuple[int, str], bytearray]) -> None:
@@ -108,6 +119,10 @@ class Pages:
     def is_recurrent(self, name: str) -> bool:
         """Whether layer `name` has states rather than rows."""
         return name in self._recurrent
+
+
+def _bound(put: Put, to: int, extent: Extent) -> Callable[[memoryview], None]:
+    return lambda data: put(to, extent, data)
 
 
 def _views(layer: LayerCache, tensor: Any, isa: str | None) -> tuple[RowView, ...]:

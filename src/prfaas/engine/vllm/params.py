@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from prfaas.core.errors import RequestError
+from prfaas.core.ids import TransferId
+from prfaas.core.transfer.shards import whole_transfer
 from prfaas.model.text import prompt_hash
 from prfaas.wire.control import TransferParams
 
@@ -27,6 +29,9 @@ def params_of(given: Mapping[str, Any] | None) -> TransferParams | None:
         raise RequestError(f"kv_transfer_params.{KEY}: {error}", code="invalid_transfer_params") from None
     if not params.transfer_id or params.do_remote_decode == params.do_remote_prefill:
         said = f"kv_transfer_params.{KEY} needs a transfer_id, and one of do_remote_decode and do_remote_prefill"
+        raise RequestError(said, code="invalid_transfer_params")
+    if whole_transfer(TransferId(params.transfer_id)) != params.transfer_id:
+        said = f"kv_transfer_params.{KEY}: {params.transfer_id} is a name for a rank's share of a transfer"
         raise RequestError(said, code="invalid_transfer_params")
     if params.do_remote_prefill and not (params.remote and params.ticket and params.connections >= 1):
         said = f"kv_transfer_params.{KEY} of a decode leg needs remote, ticket and connections"

@@ -18,6 +18,7 @@ from prfaas.wire.control import TransferParams
 class _Send:
     transfer: str
     length: int
+    receivers: int
     put: int = 0
     """Rows [0, put) were ordered to leave; with the last row the states too."""
 
@@ -37,8 +38,10 @@ class Sends:
         """Offer all but the last token of the prompt, which is dropped: the decode side computes it."""
         drop_last_token(request)
         length = request.num_prompt_tokens
-        self._sends[request.request_id] = _Send(params.transfer_id, length)
-        orders.offers.append(Offer(params.transfer_id, length, params.link, params.epoch, params.deadline_ms))
+        self._sends[request.request_id] = _Send(params.transfer_id, length, params.receivers)
+        orders.offers.append(
+            Offer(params.transfer_id, length, params.link, params.epoch, params.deadline_ms, params.receivers)
+        )
 
     def step(self, output: Any, orders: Orders) -> None:
         """Order what this step makes final."""
@@ -81,6 +84,7 @@ class Sends:
             tuple(group.rows(ids, send.put, stop, send.length) for group, ids in pairs),
             tuple(group.state_block(ids, send.length) if last else None for group, ids in pairs),
             last,
+            send.receivers,
         )
 
 

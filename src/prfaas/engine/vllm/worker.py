@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from prfaas.core.transfer.extent import Extent
+from prfaas.engine.vllm.deals import Deals
 from prfaas.engine.vllm.layout import CacheMap
 from prfaas.engine.vllm.mover import Failed, Landed, Mover, Over, Paced
 from prfaas.engine.vllm.orders import Load, Orders, Report, Save
@@ -20,8 +21,8 @@ log = logging.getLogger(__name__)
 class WorkerSide:
     """Of one worker."""
 
-    def __init__(self, cache: CacheMap, pages: Pages) -> None:
-        self._cache, self._pages = cache, pages
+    def __init__(self, cache: CacheMap, pages: Pages, deals: Deals) -> None:
+        self._cache, self._pages, self._deals = cache, pages, deals
         self._mover: Mover | None = None
         self._saves: list[Save] = []
         self._saved: set[str] = set()
@@ -80,8 +81,9 @@ class WorkerSide:
         for save in self._saves:
             rows = save.rows[layer.group]
             if rows is not None:
+                slices = self._deals.give(save.receivers).slices
                 with self._guarded(save) as put:
-                    self._pages.rows_out(name, rows, put)
+                    self._pages.rows_out(name, rows, slices, put)
 
     def save_rest(self) -> None:
         """All layers have computed: what is left, the states, and the end."""
@@ -93,8 +95,9 @@ class WorkerSide:
             for name, layer in self._cache.layers.items():
                 block = save.states[layer.group]
                 if block is not None:
+                    slices = self._deals.give(save.receivers).slices
                     with self._guarded(save) as put:
-                        self._pages.state_out(name, block, save.length, put)
+                        self._pages.state_out(name, block, save.length, slices, put)
         self._pages.settle()
         for save in self._saves:
             if save.last:
@@ -178,8 +181,8 @@ class _Guard:
     def __enter__(self) -> _Guard:
         return self
 
-    def __call__(self, extent: Extent, data: memoryview) -> None:
-        self._mover.put(self._save.transfer, [(extent, data)])
+    def __call__(self, to: int, extent: Extent, data: memoryview) -> None:
+        self._mover.put(self._save.transfer, to, [(extent, data)])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):

@@ -86,7 +86,7 @@ class StreamReceiving:
         self._timers: dict[ev.Timer, Entry[Call]] = {}
         self._heard_ns = [0] * len(remote)
         self._meter: Meter | None = None
-        self._moved = 0
+        self._moved = [0] * len(remote)
         self._kv: LandedKV | None = None
         self._outcome: Outcome | None = None
         self._error: RemoteError | None = None
@@ -202,7 +202,7 @@ class StreamReceiving:
             case do.SendPing(lane):
                 self._say(lane, m.Ping())
             case do.SendLanded(lane):
-                self._say(lane, m.Landed(self._moved, self._moving_ns))
+                self._say(lane, m.Landed(self._moved[lane // self.machine.connections], self._moving_ns))
             case do.SendApplied(lane):
                 self._say(lane, m.Applied())
             case do.SendCancel(lane, code, detail):
@@ -300,7 +300,7 @@ class StreamReceiving:
         self.handle(ev.Opened(lane.number, welcome.epoch, lease_ns, welcome.round))
 
     def _data(self, lane: _Lane, data: Data) -> None:
-        self._moved += data.size
+        self._moved[lane.number // self.machine.connections] += data.size
         if self._meter is not None and data.head is not None:
             self._meter.chunk(data.head.more)
         self._hub.stats.received(self.link, data.size)
@@ -344,7 +344,7 @@ class StreamReceiving:
     def _end(self, cause: str, detail: str, error: type[RemoteError] | None) -> None:
         self._landing.clear()
         self._kv = None
-        self._outcome = Outcome(cause, detail, self._moved, self._moving_ns)
+        self._outcome = Outcome(cause, detail, sum(self._moved), self._moving_ns)
         if error is not None:
             self._error = error(cause, detail)
         self._landed.set()
