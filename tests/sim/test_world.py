@@ -45,10 +45,12 @@ def ended_once(world: World, most: int = 0) -> None:
     assert all(pool is None or (len(pool) == 0 and not pool.waiting) for pool in world.pools)
 
 
+HOME_KINDS = ("decode_down", "to_prefill", "to_decode")
+
 faults = st.builds(
     lambda kind, cluster, at, lasts, node, bps: Fault(
         kind,
-        "home" if kind == "decode_down" else "far" if kind == "link" else cluster,
+        "home" if kind in HOME_KINDS else "far" if kind == "link" else cluster,
         at,
         at + lasts,
         node if cluster != "other" else 0,
@@ -56,7 +58,7 @@ faults = st.builds(
         bps,
         3.0,
     ),
-    st.sampled_from(("node_down", "service_down", "link", "slow_node", "decode_down")),
+    st.sampled_from(("node_down", "service_down", "link", "slow_node", *HOME_KINDS)),
     st.sampled_from(("home", "far", "other")),
     st.integers(0, 15 * SECOND_NS),
     st.integers(1, 8 * SECOND_NS),
@@ -100,6 +102,17 @@ def test_a_request_alone_takes_prefill_link_and_a_decode_step() -> None:
     away = run(setup, policy_of("remote", 0), iter(alone), 60).tally
     assert away.ttft.total == 10_000 * 100_000 + MS + MS  # a round trip, a step
     assert away.offloaded == 1
+
+
+def test_a_role_change_waits_for_work_and_costs_time() -> None:
+    setup = flat((("home", 1, 10**6),), decode=2)
+    change = Fault("to_prefill", "home", 2 * SECOND_NS, 5 * SECOND_NS, node=0)
+    rows = [Arrival(0, 1000, 3001), Arrival(1, 20_000, 2), Arrival(2, 1000, 2)]
+    world = run(setup, policy_of("local", 0), replayed(rows), 60, faults=[change])
+    ended_once(world)
+    # The first decodes on node 0 from 1 s to 4.001 s; 3 s later there is a second prefill node, for the third.
+    assert world.tally.queued.most == 4_001_000_000 + 3 * SECOND_NS - 2
+    assert [world.backlogs[0].nodes, sum(node.up for node in world.pools[0].nodes)] == [2, 1]  # type: ignore[union-attr]
 
 
 def test_the_same_seed_gives_the_same_log() -> None:

@@ -17,9 +17,10 @@ StepNs = Callable[[int, int], int]
 
 
 class DecodeNode:
-    """`active` sequences. Step number `steps` ends at `base_ns`; the next ones take `step_ns` each."""
+    """`active` sequences. Step number `steps` ends at `base_ns`; the next ones take `step_ns` each. `then`: what it
+    leaves for, once it is empty."""
 
-    __slots__ = ("active", "base_ns", "bytes", "context", "ends", "planned_ns", "step_ns", "steps", "up")
+    __slots__ = ("active", "base_ns", "bytes", "context", "ends", "planned_ns", "step_ns", "steps", "then", "up")
 
     def __init__(self) -> None:
         self.active = 0
@@ -30,6 +31,7 @@ class DecodeNode:
         self.bytes = 0
         self.planned_ns = -1
         self.up = True
+        self.then: Callable[[int], None] | None = None
         self.ends: list[tuple[int, int, Request]] = []
 
 

@@ -72,7 +72,9 @@ class FaultEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: Kind
     cluster: Annotated[Name, Meta(description="Whose node or service it is, or the one that sends over the link.")]
     at_ns: Annotated[Duration, Meta(description="When it begins.")] = field(name="at")
-    lasts_ns: Annotated[Timeout, Meta(description="How long it lasts.")] = field(name="lasts")
+    lasts_ns: Annotated[
+        Timeout, Meta(description="How long it lasts; of a role change, what it costs once the node is free.")
+    ] = field(name="lasts")
     node: Annotated[int, Meta(ge=0, description="Number of the node among those of its role, from 0.")] = 0
     target: Annotated[Name | None, Meta(description="Of a link: the cluster that receives.")] = None
     bps: Annotated[Bandwidth | None, Meta(description="Of a link: what it still does. Left out: nothing.")] = field(
@@ -149,6 +151,9 @@ def _check(document: Document, at: int, fault: FaultEntry, setup: Setup) -> None
             expected = ", ".join(targets) or "no link, since none leads from there"
             raise wrong("target", f"got {fault.target!r}; expected {expected}")
         return
-    nodes = cluster.decode if fault.kind == "decode_down" else cluster.prefill
+    changes = fault.kind in ("to_prefill", "to_decode")
+    if changes and not (cluster.decode and cluster.prefill):
+        raise wrong("cluster", f"{fault.cluster} has not nodes of both roles; expected a cluster that has")
+    nodes = cluster.decode if fault.kind in ("decode_down", "to_prefill") else cluster.prefill
     if fault.node >= nodes:
         raise wrong("node", f"got {fault.node}; expected less than {nodes}, its nodes of that role")

@@ -21,44 +21,16 @@ from prfaas.core.routing.uplink import Uplink
 from prfaas.sim.arrivals import Arrival
 from prfaas.sim.decode import DecodeNode, DecodePool
 from prfaas.sim.faults import Fault
-from prfaas.sim.flow import Flow
 from prfaas.sim.line import Line
+from prfaas.sim.nodes import Copy, PrefillNode
 from prfaas.sim.prefixes import Prefixes
 from prfaas.sim.request import UNSEEN, Request
 from prfaas.sim.setup import ClusterSetup, Setup, remembered
 from prfaas.sim.tally import Tally
+from prfaas.sim.trouble import Trouble
 
 Log = Callable[[int, int, str, str, tuple[float, ...]], None]
 """Told of each decision: when, the request's number, the cluster's name, the reason, the scores."""
-
-
-class PrefillNode:
-    """`end_ns`: when what runs will end; `expected_ns`: when policies expect it. `slow`: times as long."""
-
-    __slots__ = ("at", "busy_ns", "cluster", "copy", "end_ns", "expected_ns", "number", "running", "slow", "up")
-
-    def __init__(self, cluster: int, number: int) -> None:
-        self.cluster = cluster
-        self.number = number
-        self.at = -1
-        self.up = True
-        self.running: Request | None = None
-        self.end_ns = self.expected_ns = UNSEEN
-        self.slow = 1.0
-        self.busy_ns = 0
-        self.copy: Flow | None = None
-
-
-class Copy:
-    """A prefix of `length` tokens on its way to `node`, which waits with `request` for it."""
-
-    __slots__ = ("flow", "length", "node", "request")
-
-    def __init__(self, node: PrefillNode, request: Request, length: int) -> None:
-        self.node = node
-        self.request = request
-        self.length = length
-        self.flow: Flow | None = None
 
 
 class World:
@@ -91,10 +63,8 @@ class World:
         self._duration_ns, self._warmup_ns = duration_ns, warmup_ns
         self._chance = chance or Random(0)
         self._build(setup)
-        for fault in faults:
-            self._at(fault.at_ns, self._fault, (fault, True))
-            self._at(fault.until_ns, self._fault, (fault, False))
-        self._at(duration_ns, self._mark, None)
+        Trouble(self).plan(faults)
+        self.later(duration_ns, self._mark, None)
         self._come(0)
 
     def _build(self, setup: Setup) -> None:
@@ -157,7 +127,8 @@ class World:
         for line in self.lines.values():
             line.validate()
 
-    def _at(self, at_ns: int, method: Callable[[int, Any], None], argument: Any) -> None:
+    def later(self, at_ns: int, method: Callable[[int, Any], None], argument: Any) -> None:
+        """`method(at_ns, argument)` will be called then."""
         heappush(self._heap, (at_ns, next(self._seq), method, argument))
 
     # -- a request's life
@@ -193,7 +164,7 @@ class World:
         self.alive += 1
         self.tally.came(now_ns)
         self._come(now_ns)
-        self._place(now_ns, request)
+        self.place(now_ns, request)
 
     def _price(self, now_ns: int, request: Request) -> None:
         """Prefill times with what each cluster holds, or what it would hold if the longest prefix were copied there."""
@@ -220,7 +191,8 @@ class World:
         whole = with_copy_ns(now_ns, self.lines[source, at].uplink, kv_bytes, own, shorter)
         return None if whole is None else (whole, source, kv_bytes)
 
-    def _place(self, now_ns: int, request: Request) -> None:
+    def place(self, now_ns: int, request: Request) -> None:
+        """The policy says where it goes."""
         answer: Answer = self.policy.place(now_ns, request, self.backlogs)
         request.tries += 1
         self.tally.decided(answer.reason)
@@ -235,7 +207,7 @@ class World:
         if self.policy.moves:
             for other in request.options:
                 if other != at and self.idle[other]:
-                    self._seek(now_ns, other)
+                    self.seek(now_ns, other)
 
     def _start(self, now_ns: int, node: PrefillNode, request: Request) -> None:
         node.running = request
@@ -308,7 +280,7 @@ class World:
         request = node.running
         if request is None or node.end_ns != now_ns:
             return
-        self._let_go(now_ns, node)
+        self.let_go(now_ns, node)
         at, home = node.cluster, request.options[0]
         if self.caches:
             self.caches[at].end(request)
@@ -333,13 +305,16 @@ class World:
             else:
                 self.backlogs[at].stuck[home][request.number] = request
                 if self.policy.moves and self.idle[home] and node.up:
-                    self._seek(now_ns, home)
+                    self.seek(now_ns, home)
             if request.counted:
                 self.tally.offloaded += 1
         if node.up:
-            self._next(now_ns, node)
+            self.take_next(now_ns, node)
+        elif node.then is not None:
+            node.then(now_ns)
 
-    def _let_go(self, now_ns: int, node: PrefillNode) -> None:
+    def let_go(self, now_ns: int, node: PrefillNode) -> None:
+        """Whatever it worked on, it does not any more."""
         self.backlogs[node.cluster].ended(node.expected_ns)
         node.busy_ns += now_ns - node.at
         if node.copy is not None:
@@ -353,7 +328,7 @@ class World:
         if isinstance(item, Copy):
             assert item.node.copy is not None
             item.flow = item.node.copy
-            self._at(now_ns + item.flow.line.uplink.rtt_ns, self._copied, item)
+            self.later(now_ns + item.flow.line.uplink.rtt_ns, self._copied, item)
             return
         assert isinstance(item, Request)
         request = item
@@ -363,17 +338,17 @@ class World:
                 break
         request.flow = None
         self._end_rescue(now_ns, request)
-        self._at(now_ns + self.backlogs[at].links[home].rtt_ns, self._landed, request)
+        self.later(now_ns + self.backlogs[at].links[home].rtt_ns, self._landed, request)
 
     def _end_rescue(self, now_ns: int, request: Request) -> None:
         if request.rescuer >= 0:
             node = self.nodes[request.options[0]][request.rescuer]
             request.rescuer = -1
-            self._let_go(now_ns, node)
+            self.let_go(now_ns, node)
             if self.caches:
                 self.caches[node.cluster].drop(request)
             if node.up:
-                self._next(now_ns, node)
+                self.take_next(now_ns, node)
 
     def _unstick(self, now_ns: int, request: Request) -> None:
         """Its KV need not cross any more."""
@@ -398,10 +373,13 @@ class World:
         for request in ended:
             self.alive -= 1
             self.tally.finished(now_ns, request)
+        if node.then is not None and not node.active:
+            node.then(now_ns)
 
     # -- nodes that look for work
 
-    def _next(self, now_ns: int, node: PrefillNode) -> None:
+    def take_next(self, now_ns: int, node: PrefillNode) -> None:
+        """It has no work: what waits here, or elsewhere."""
         at = node.cluster
         backlog = self.backlogs[at]
         if len(backlog):
@@ -411,9 +389,9 @@ class World:
             return
         self.idle[at].append(node)
         if self.policy.moves:
-            self._seek(now_ns, at)
+            self.seek(now_ns, at)
 
-    def _seek(self, now_ns: int, at: int) -> None:
+    def seek(self, now_ns: int, at: int) -> None:
         """Idle nodes of the cluster take from others what the policy lets them."""
         idle, policy = self.idle[at], self.policy
         while idle and not len(self.backlogs[at]):
@@ -441,10 +419,10 @@ class World:
             self._start(now_ns, node, stuck)
             stuck.flow = flow
 
-    # -- plans and faults
+    # -- plans
 
     def _plan_line(self, line: Line, at_ns: int, version: int) -> None:
-        self._at(at_ns, self._line_tick, (line, version))
+        self.later(at_ns, self._line_tick, (line, version))
 
     def _line_tick(self, now_ns: int, planned: tuple[Line, int]) -> None:
         planned[0].tick(now_ns, planned[1])
@@ -457,70 +435,3 @@ class World:
         for line in self.lines.values():
             line.book(now_ns)
         self.egress_bytes = sum(line.total for (_, to), line in self.lines.items() if to in self._homes)
-
-    def _fault(self, now_ns: int, what: tuple[Fault, bool]) -> None:
-        fault, begins = what
-        at = self._named(fault.cluster)
-        match fault.kind:
-            case "node_down":
-                self._switch(now_ns, [self.nodes[at][fault.node]], not begins)
-            case "service_down":
-                self._switch(now_ns, self.nodes[at], not begins)
-            case "slow_node":
-                self.nodes[at][fault.node].slow = fault.factor if begins else 1.0
-            case "link":
-                home = self._named(fault.target)
-                link = next(one for one in self.setup.links if (one.source, one.target) == (at, home))
-                bps = fault.bps if begins else round(link.bps * (1 - link.loss))
-                self.lines[at, home].carries(now_ns, bps)
-            case "decode_down":
-                self._switch_decode(now_ns, at, fault.node, not begins)
-        if self.policy.moves:
-            for one in range(len(self.backlogs)):
-                self._seek(now_ns, one)
-
-    def _named(self, name: str) -> int:
-        return next(at for at, one in enumerate(self.setup.clusters) if one.name == name)
-
-    def _switch(self, now_ns: int, nodes: Sequence[PrefillNode], up: bool) -> None:
-        again: list[Request] = []
-        for node in nodes:
-            if node.up == up:
-                continue
-            node.up = up
-            backlog = self.backlogs[node.cluster]
-            backlog.nodes += 1 if up else -1
-            if up:
-                self._next(now_ns, node)
-            elif (request := node.running) is not None:
-                self._let_go(now_ns, node)
-                if self.caches:
-                    self.caches[node.cluster].drop(request)
-                if request.rescuer >= 0:
-                    request.rescuer = -1
-                    continue
-                if request.flow is not None:
-                    self.lines[node.cluster, request.options[0]].abort(now_ns, request.flow)
-                    request.flow = None
-                again.append(request)
-            else:
-                self.idle[node.cluster].remove(node)
-        at = nodes[0].cluster
-        if not self.backlogs[at].nodes:
-            again += [job for job in self.backlogs[at].drop_all() if isinstance(job, Request)]
-        for request in again:
-            self.tally.retried += 1
-            self._place(now_ns, request)
-
-    def _switch_decode(self, now_ns: int, at: int, number: int, up: bool) -> None:
-        pool = self.pools[at]
-        assert pool is not None
-        node = pool.nodes[number]
-        if up:
-            node.up = True
-            pool.admit(now_ns)
-            return
-        for request in pool.lose(node):
-            request.first_ns = UNSEEN
-            self.tally.retried += 1
-            self._place(now_ns, request)
