@@ -59,8 +59,10 @@ class PlainSnapshots:
     def serve(self, chain: list[int], blocks: int, stops: list[int], spare: list[int]) -> int | None:
         """Blocks that hit; None: no room."""
         hit = max((end for end in range(1, len(chain) + 1) if tuple(chain[:end]) in self.ages), default=0)
+        if blocks + 2 * self.size > self.capacity:  # no room for the snapshot beside the request
+            hit = 0
         resumed = tuple(chain[:hit])
-        if blocks + self.size * (2 if hit else 1) > self.capacity:
+        if blocks + self.size > self.capacity:
             return None
         self.tick += 100
         if hit:

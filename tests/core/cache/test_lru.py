@@ -35,9 +35,11 @@ def test_hits_and_evictions_are_those_of_plain_lru(
         hit = plain.serve(chain, -(-tokens // BLOCK), *(some_within(chain, some) for some in (stops, spare)))
         if hit is None:
             assert grant is None
+            assert not pool.can_ever(tokens)
             continue
         assert grant is not None
-        assert grant.cached_tokens == usable == hit * BLOCK
+        assert grant.cached_tokens == hit * BLOCK
+        assert usable == grant.cached_tokens or -(-tokens // BLOCK) + 2 * size > capacity
         pool.end(number, chain, tokens, *([stop * BLOCK for stop in some] for some in (stops, spare)))
         assert pool.used_blocks == pool.prefix_blocks == plain.used
         pool.validate()

@@ -39,10 +39,13 @@ class Pools(RuleBasedStateMachine):
         if grant is None:
             assert before == (self.pool.used_blocks, self.pool.room_blocks, self.pool.evicted_blocks)
             assert usable == self.pool.usable(chain, tokens)
+            assert self.working or self.shipped or not self.pool.can_ever(tokens)
             return
-        assert grant.cached_tokens == usable <= grant.shared_tokens <= tokens
+        assert grant.cached_tokens <= usable <= grant.shared_tokens <= tokens
+        least = -(-tokens // size) + 2 * self.pool.spec.snapshot_blocks
+        assert grant.cached_tokens == usable or least > self.pool.capacity_blocks
         held = self.pool.held(self.number)
-        cached = usable // size
+        cached = grant.cached_tokens // size
         assert len(held.prefix) == cached
         assert len(held.own) == grant.blocks == -(-tokens // size) - cached + self.pool.spec.snapshot_blocks
         for end, block in enumerate(held.prefix, 1):
@@ -143,9 +146,9 @@ class Pools(RuleBasedStateMachine):
 
 
 TestPools = Pools.TestCase
-TestPools.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPools.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.slow
 class TestPoolsLonger(Pools.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

@@ -123,7 +123,9 @@ class PrefixPool:
         """Pins the usable prefix of `chain` and reserves working blocks for the rest of `tokens` tokens (the chain's,
         and those that are still to be made) and, where the model has state, for the running state.
 
-        None when there is no room now: nothing has changed. Raises InvariantError when `request` has begun already.
+        None when there is no room now: nothing has changed. Whoever `can_ever` will get room when others end, if need
+        be without the prefix (`cached_tokens` is 0 when its snapshot would not fit beside the request). Raises
+        InvariantError when `request` has begun already.
         """
         if request in self._jobs:
             raise InvariantError(f"{request} has begun already")
@@ -131,8 +133,10 @@ class PrefixPool:
         size = spec.block_tokens
         node, depth, resume = follow(store.root, chain, min(len(chain), tokens // size))
         at = resume if spec.snapshot_blocks else store.end_at(node, depth)
-        cached = at.stop
         room = -(-tokens // size)
+        if at.state is not None and room + 2 * spec.snapshot_blocks > store.capacity_blocks:
+            at = store.root  # never room for the request, its state and the snapshot: it would wait for ever
+        cached = at.stop
         need = room - cached + spec.snapshot_blocks
         store.pin(at)
         if not store.make_room(need):
