@@ -106,7 +106,7 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
     return SimulateAnswer(
         policy=run.policy,
         seed=run.seed,
-        offered_rps=run.offered,
+        offered_rps=tally.arrived * 1e9 / run.duration_ns if world.closed else run.offered,
         arrived=tally.arrived,
         completed=tally.ended,
         measured=measured,

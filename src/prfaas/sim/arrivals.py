@@ -18,12 +18,14 @@ SECOND_NS = 10**9
 
 
 class Arrival(NamedTuple):
-    """`blocks`: ids of the blocks of the prompt, for prefix caches; empty where none is shared."""
+    """`blocks`: ids of the full blocks of the prompt, for prefix caches; empty where none is shared. `session`: number
+    of the user who waits for the answer, or -1."""
 
     at_ns: int
     tokens: int
     output: int
     blocks: tuple[int, ...] = ()
+    session: int = -1
 
 
 Draw = Callable[[], tuple[int, int]]

@@ -116,6 +116,24 @@ def setup_of(inputs: Inputs, design: Design) -> Setup:
     return Setup(tuple(clusters), tuple(links), remembered(inputs.kv_bytes), cache)
 
 
+BLOCK_TOKENS = 512
+"""Of a cache that no trace has to do with."""
+
+
+def with_cache(planned: Planned, cache_bytes: int | None) -> Setup:
+    """Its setup, with a cache of so many bytes in each cluster; None: as it is."""
+    if cache_bytes is None:
+        return planned.setup
+    said = planned.inputs.said
+    block = said.traffic.lengths.block_tokens if isinstance(said.traffic.lengths, Trace) else BLOCK_TOKENS
+    layout = load_layout(said.model, said.kv_dtype)
+    setup, there = planned.setup, {(link.source, link.target) for link in planned.setup.links}
+    back = [replace(link, source=link.target, target=link.source) for link in setup.links]
+    links = setup.links + tuple(link for link in back if (link.source, link.target) not in there)
+    cache = CacheSetup(PoolSpec.of_layout(layout, block), max(1, cache_bytes // block_bytes(layout, block)))
+    return replace(setup, links=links, cache=cache)
+
+
 def _cache(inputs: Inputs) -> CacheSetup | None:
     """A cache of each cluster, as the trace's settings say: so large, or large enough for all of it."""
     trace = inputs.said.traffic.lengths

@@ -23,6 +23,7 @@ class Request(Job):
         "landed_ns",
         "output",
         "rescuer",
+        "session",
         "tries",
     )
 
@@ -37,6 +38,7 @@ class Request(Job):
     first_ns: int
     flow: Flow | None
     rescuer: int
+    session: int
 
     @property
     def unsent_bytes(self) -> int:
@@ -53,3 +55,4 @@ class Request(Job):
         self.begun_ns = self.done_ns = self.landed_ns = self.first_ns = UNSEEN
         self.flow = None
         self.rescuer = -1
+        self.session = -1

@@ -14,8 +14,9 @@ from time import perf_counter
 
 from prfaas.core.routing.catalog import policy_of
 from prfaas.sim.arrivals import SECOND_NS, Arrival
-from prfaas.sim.fromplan import Planned
+from prfaas.sim.fromplan import BLOCK_TOKENS, Planned, with_cache
 from prfaas.sim.scenario import Scenario
+from prfaas.sim.sessions import Sessions
 from prfaas.sim.setup import Setup
 from prfaas.sim.tally import SERIES, Tally
 from prfaas.sim.world import Log, World
@@ -27,7 +28,7 @@ WARM_UP = 0.1
 @dataclass(frozen=True, slots=True)
 class Run:
     """What is run. `rate`: requests a second, None: as recorded. `replay`: the trace in its order, instead of lengths
-    by chance. `threshold` and `order` None: the plan's, the policy's own. `most`: requests at most."""
+    by chance. `threshold` and `order` None: the plan's, the policy's own."""
 
     planned: Planned
     scenario: Scenario
@@ -38,7 +39,6 @@ class Run:
     replay: bool = False
     threshold: int | None = None
     order: float | None = None
-    most: int | None = None
 
     @property
     def offered(self) -> float:
@@ -93,7 +93,7 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
     slo = planned.inputs.said.slo
     tally = Tally(max(1, run.duration_ns // SERIES), slo.ttft_p90_ns, slo.tpot_ns)
     world = World(
-        lossy(planned.setup, scenario.loss),
+        lossy(with_cache(planned, scenario.cache_bytes), scenario.loss),
         policy,
         _arrivals(run),
         tally,
@@ -101,7 +101,7 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
         warmup_ns=int(run.duration_ns * WARM_UP),
         faults=scenario.planned_faults(),
         chance=Random(f"homes {run.seed}"),
-        most=run.most,
+        sessions=_sessions(run),
         log=log,
     )
     began = perf_counter()
@@ -119,6 +119,12 @@ def _arrivals(run: Run) -> Iterator[Arrival]:
         return run.planned.replay(run.rate)
     draw = run.planned.draw(Random(f"lengths {run.seed}"))
     return run.scenario.stream(run.offered, draw, Random(f"times {run.seed}"))
+
+
+def _sessions(run: Run) -> Sessions | None:
+    draw = run.planned.draw(Random(f"lengths {run.seed}"))
+    most = run.planned.inputs.workload.lengths.tops[-1]
+    return run.scenario.sessions(BLOCK_TOKENS, most, draw, Random(f"times {run.seed}"))
 
 
 @dataclass(frozen=True, slots=True)

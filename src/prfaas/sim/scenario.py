@@ -22,10 +22,11 @@ from msgspec import Meta, Struct, field
 from prfaas.config.complaint import convert, explain
 from prfaas.config.document import Document, read_document
 from prfaas.config.topology import Name
-from prfaas.config.units import Bandwidth, Duration, Timeout
+from prfaas.config.units import Bandwidth, Duration, Size, Timeout
 from prfaas.sim import arrivals
 from prfaas.sim.arrivals import Arrival, Draw
 from prfaas.sim.faults import Fault, Kind
+from prfaas.sim.sessions import Sessions
 from prfaas.sim.setup import Setup
 
 Factor = Annotated[float, Meta(gt=0, le=1000)]
@@ -66,6 +67,17 @@ class Diurnal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     period_ns: Timeout = field(name="period", default_factory=lambda: Timeout(86400 * 10**9))
 
 
+class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="users"):
+    """Closed-loop sessions: the rate is what comes of it. Prompts grow by the answers, and share their prefixes."""
+
+    users: Annotated[int, Meta(ge=1, le=1 << 20, description="How many.")]
+    think_ns: Annotated[Timeout, Meta(description="From an answer to the next question, on average.")] = field(
+        name="think", default_factory=lambda: Timeout(30 * 10**9)
+    )
+    turns: Annotated[float, Meta(ge=1, description="Of a conversation, on average.")] = 5.0
+    adds: Annotated[float, Meta(gt=0, description="Tokens that a turn adds besides the answer, on average.")] = 500.0
+
+
 class FaultEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fault."""
 
@@ -86,7 +98,11 @@ class FaultEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it."""
 
-    arrivals: Poisson | Even | Bursts | Mmpp | Diurnal = Poisson()
+    arrivals: Poisson | Even | Bursts | Mmpp | Diurnal | Users = Poisson()
+    cache_bytes: Annotated[
+        Size | None,
+        Meta(description="Prefix cache of each cluster. Left out: as the trace says; without a trace none."),
+    ] = field(name="cache", default=None)
     loss: Annotated[float, Meta(ge=0, lt=1, description="Part of every line that retransmission costs.")] = 0.0
     faults: tuple[FaultEntry, ...] = ()
 
@@ -103,6 +119,15 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 return arrivals.mmpp(rate, factor, burst / 1e9, calm / 1e9, draw, chance)
             case Diurnal(swing=swing, period_ns=period):
                 return arrivals.diurnal(rate, swing, period / 1e9, draw, chance)
+            case Users():
+                return iter(())
+
+    def sessions(self, block_tokens: int, most: int, draw: Draw, chance: Random) -> Sessions | None:
+        """The users, if they are how requests come."""
+        if not isinstance(self.arrivals, Users):
+            return None
+        one = self.arrivals
+        return Sessions(one.users, one.think_ns / 1e9, one.turns, one.adds, block_tokens, most, draw, chance)
 
     def planned_faults(self) -> tuple[Fault, ...]:
         """The faults in plain values."""

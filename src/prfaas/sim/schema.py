@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from prfaas.config.complaint import written
 from prfaas.config.units import Quantity
 from prfaas.sim.answer import CompareAnswer, FindMaxAnswer, SimulateAnswer
-from prfaas.sim.scenario import Bursts, Diurnal, Even, Mmpp, Poisson, Scenario
+from prfaas.sim.scenario import Bursts, Diurnal, Even, Mmpp, Poisson, Scenario, Users
 
 
 def simulate_schema() -> str:
@@ -24,7 +24,7 @@ def simulate_schema() -> str:
 def scenario_schema() -> str:
     """Of the scenario file."""
     (top,), shapes = msgspec.json.schema_components([Scenario], schema_hook=_schema, ref_template="#/$defs/{name}")
-    for shape in (Poisson, Even, Bursts, Mmpp, Diurnal):
+    for shape in (Poisson, Even, Bursts, Mmpp, Diurnal, Users):
         shapes[shape.__name__]["properties"]["kind"]["description"] = "How requests come."
         for one in fields(shape):
             if callable(one.default_factory):

@@ -25,6 +25,7 @@ from prfaas.sim.line import Line
 from prfaas.sim.nodes import Copy, PrefillNode
 from prfaas.sim.prefixes import Prefixes
 from prfaas.sim.request import UNSEEN, Request
+from prfaas.sim.sessions import Sessions
 from prfaas.sim.setup import ClusterSetup, Setup, remembered
 from prfaas.sim.tally import Tally
 from prfaas.sim.trouble import Trouble
@@ -47,7 +48,7 @@ class World:
         warmup_ns: int = 0,
         faults: Sequence[Fault] = (),
         chance: Random | None = None,
-        most: int | None = None,
+        sessions: Sessions | None = None,
         log: Log | None = None,
     ) -> None:
         self.setup, self.policy, self.tally, self.log = setup, policy, tally, log
@@ -59,13 +60,17 @@ class World:
         self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
         self._seq = count()
         self._numbers = count()
-        self._arrivals, self._most = arrivals, most
+        self._arrivals, self._sessions = arrivals, sessions
         self._duration_ns, self._warmup_ns = duration_ns, warmup_ns
         self._chance = chance or Random(0)
         self._build(setup)
         Trouble(self).plan(faults)
         self.later(duration_ns, self._mark, None)
-        self._come(0)
+        if sessions is None:
+            self._come(0)
+        else:
+            for arrival in sessions.first():
+                self.later(arrival.at_ns, self._arrived, arrival)
 
     def _build(self, setup: Setup) -> None:
         policy = self.policy
@@ -102,6 +107,11 @@ class World:
         plan = self._plan_decode
         return DecodePool(one.decode, one.batch, one.memory, one.step_ns, one.flat_step_ns, self.setup.kv_bytes, plan)
 
+    @property
+    def closed(self) -> bool:
+        """Whether who asks waits for the answer first."""
+        return self._sessions is not None
+
     def run(self) -> None:
         """Until nothing is left to come. Ctrl-C ends it early, with what was computed."""
         heap, done = self._heap, 0
@@ -135,10 +145,8 @@ class World:
 
     def _come(self, now_ns: int) -> None:
         arrival = next(self._arrivals, None)
-        if arrival is None or arrival.at_ns >= self._duration_ns or self._most == 0:
+        if arrival is None or arrival.at_ns >= self._duration_ns:
             return
-        if self._most is not None:
-            self._most -= 1
         heappush(self._heap, (arrival.at_ns, next(self._seq), self._arrived, arrival))
 
     def _arrived(self, now_ns: int, arrival: Arrival) -> None:
@@ -163,7 +171,10 @@ class World:
                 crossing[at] = kv_bytes
         self.alive += 1
         self.tally.came(now_ns)
-        self._come(now_ns)
+        if arrival.session < 0:
+            self._come(now_ns)
+        else:
+            request.session = arrival.session
         self.place(now_ns, request)
 
     def _price(self, now_ns: int, request: Request) -> None:
@@ -373,8 +384,16 @@ class World:
         for request in ended:
             self.alive -= 1
             self.tally.finished(now_ns, request)
+            if request.session >= 0:
+                self._ask_again(now_ns, request)
         if node.then is not None and not node.active:
             node.then(now_ns)
+
+    def _ask_again(self, now_ns: int, request: Request) -> None:
+        assert self._sessions is not None
+        arrival = self._sessions.after(now_ns, request)
+        if arrival.at_ns < self._duration_ns:
+            self.later(arrival.at_ns, self._arrived, arrival)
 
     # -- nodes that look for work
 
