@@ -1,0 +1,30 @@
+"""docs/cache.md: its tables are what the benchmarks found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_tables_are_the_benchmarks() -> None:
+    page = (DOCS / "cache.md").read_text()
+    found = json.loads((DOCS / "benchmarks/snapshots.json").read_text())
+    for trace in found["traces"]:
+        assert f"{trace['boundless_share'] * 100:.1f} %" in page
+        for way, points in trace["ways"].items():
+            shares = [f"{point['share']:.3f}" for point in points]
+            assert f"| {way} | {' | '.join(shares)} |" in page
+    for row in json.loads((DOCS / "benchmarks/pool.json").read_text())["cost"]:
+        cells = [row[name] for name in ("prompts", "model", "us_a_request", "plain_us_a_request", "ratio")]
+        assert f"| {' | '.join(map(str, cells))} |" in page
+
+
+def test_ours_is_at_least_any_naive_choice() -> None:
+    """By the file, which whoever runs the benchmark again may commit."""
+    for trace in json.loads((DOCS / "benchmarks/snapshots.json").read_text())["traces"]:
+        ways = {way: [point["share"] for point in points] for way, points in trace["ways"].items()}
+        for naive in ("every block", "only the end"):
+            for best, other in zip(ways["ours"], ways[naive], strict=True):
+                assert best >= other - 0.001
