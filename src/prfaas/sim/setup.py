@@ -58,6 +58,10 @@ class Setup:
         return tuple(at for at, cluster in enumerate(self.clusters) if cluster.decode)
 
 
+LAST = 1 << 12
+"""Prefill times of parts of prompts that are remembered: a request is priced several times."""
+
+
 def remembered(of: Callable[[int], int], most: int = 1 << 18) -> Callable[[int], int]:
     """`of`, with the values that were asked for kept, at most so many of them."""
     known: dict[int, int] = {}
@@ -74,11 +78,19 @@ def remembered(of: Callable[[int], int], most: int = 1 << 18) -> Callable[[int],
 
 
 def prefill_time(profile: Profile) -> PrefillNs:
-    """The profile's times, never less than a nanosecond; those of whole prompts are remembered."""
+    """The profile's times, never less than a nanosecond; those of whole prompts are remembered, of others the last."""
     whole = remembered(lambda tokens: max(1, profile.prefill_ns(tokens, tokens)))
+    parts: dict[tuple[int, int], int] = {}
 
     def prefill_ns(uncached: int, context: int) -> int:
-        return whole(uncached) if uncached == context else max(1, profile.prefill_ns(uncached, context))
+        if uncached == context:
+            return whole(uncached)
+        found = parts.get((uncached, context))
+        if found is None:
+            if len(parts) >= LAST:
+                parts.clear()
+            found = parts[uncached, context] = max(1, profile.prefill_ns(uncached, context))
+        return found
 
     return prefill_ns
 

@@ -231,10 +231,9 @@ class World:
         self._compute(now_ns, node, request)
 
     def _copies(self, now_ns: int, node: PrefillNode, request: Request) -> bool:
-        """What is cached now may differ from what was when it came. True: a prefix is on its way, and prefill waits."""
-        at, tokens, blocks = node.cluster, request.tokens, request.blocks
-        for one in request.options:
-            request.uncached[one] = tokens - self.caches[one].usable(blocks, tokens)
+        """True: a longer prefix is on its way from elsewhere, and prefill waits for it."""
+        at, tokens = node.cluster, request.tokens
+        self._look(request)
         cost = self._prefill[at]
         assert cost is not None
         own = cost(request.uncached[at], tokens)
@@ -259,7 +258,14 @@ class World:
         at = node.cluster
         self.caches[at].take(request, copy.length)
         self.backlogs[at].ended(node.expected_ns)
+        self._look(request)
         self._compute(now_ns, node, request)
+
+    def _look(self, request: Request) -> None:
+        """What is cached now may differ from what was when it came."""
+        tokens, blocks = request.tokens, request.blocks
+        for one in request.options:
+            request.uncached[one] = tokens - self.caches[one].usable(blocks, tokens)
 
     def _compute(self, now_ns: int, node: PrefillNode, request: Request) -> None:
         at = node.cluster
@@ -276,15 +282,13 @@ class World:
             request.flow = line.start(now_ns, request, request.kv_bytes[at], node.end_ns - now_ns)
 
     def _resume(self, request: Request, at: int) -> None:
-        """What is cached now may differ from what was when it came."""
-        tokens, blocks = request.tokens, request.blocks
-        request.uncached[at] = uncached = tokens - self.caches[at].usable(blocks, tokens)
+        """Prefill time and bytes to send, by what is cached now."""
         cost = self._prefill[at]
         assert cost is not None
-        request.prefill_ns[at] = cost(uncached, tokens)
+        request.prefill_ns[at] = cost(request.uncached[at], request.tokens)
         home = request.options[0]
         if at != home:
-            request.kv_bytes[at] = self._kv(tokens - self.caches[home].usable(blocks, tokens))
+            request.kv_bytes[at] = self._kv(request.uncached[home])
         self.caches[at].begin(request)
 
     def _prefilled(self, now_ns: int, node: PrefillNode) -> None:
