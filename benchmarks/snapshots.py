@@ -42,7 +42,7 @@ def only_the_end(spec: PoolSpec, grant: Grant, request: Request) -> tuple[list[i
 
 
 def end_and_branch(spec: PoolSpec, grant: Grant, request: Request) -> tuple[list[int], list[int]]:
-    return Placement(spare=0).lengths(spec, grant, request[1], request[1])
+    return Placement(spare=0, worth=0).lengths(spec, grant, request[1], request[1])
 
 
 def ours(spec: PoolSpec, grant: Grant, request: Request) -> tuple[list[int], list[int]]:

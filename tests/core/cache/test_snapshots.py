@@ -19,6 +19,12 @@ def test_the_end_of_turn_and_prompt_and_the_branch() -> None:
     assert spare == [2048, 1024]
 
 
+def test_the_end_of_a_short_prompt_is_spare_but_not_where_prompts_part() -> None:
+    heavy = PoolSpec(512, 21)
+    assert Placement().lengths(heavy, Grant(0, 512, 0), prompt=2100, total=2500) == ([512], [2048])
+    assert Placement().lengths(heavy, Grant(0, 512, 0), prompt=2600, total=2600) == ([2560, 512], [])
+
+
 def test_the_same_prompt_again_finds_its_snapshot() -> None:
     pool = PrefixPool(SPEC, 1000)
     chain = list(range(64))

@@ -17,10 +17,12 @@ from prfaas.core.cache.spec import PoolSpec
 class Placement:
     """`chunk_tokens`: prefill computes so many tokens at a time, and has the state between; `spare`: so many of these
     places a request may have, at most. They are thinned by leaving out every other one, so that requests with a common
-    prefix choose the same places in it, and a long prompt costs no more than a short one."""
+    prefix choose the same places in it, and a long prompt costs no more than a short one. `worth`: an end at which a
+    snapshot saves fewer tokens than this share of what would fit in its room is as little wanted as those."""
 
     chunk_tokens: int = 8192
     spare: int = 4
+    worth: float = 0.2
 
     def lengths(self, spec: PoolSpec, grant: Grant, prompt: int, total: int) -> tuple[list[int], list[int]]:
         """Lengths in tokens for `PrefixPool.end`: its `snapshots`, most wanted first, and its `spare`.
@@ -31,14 +33,18 @@ class Placement:
         """
         every = spec.snapshot_tokens
         first = grant.cached_tokens
-        wanted: list[int] = []
-        for length in (total, prompt - 1, grant.shared_tokens):
+        shared = grant.shared_tokens - grant.shared_tokens % every
+        wanted = [shared] if shared > first else []
+        short: list[int] = []
+        least = self.worth * spec.snapshot_blocks * spec.block_tokens
+        for length in (prompt - 1, total):
             stop = length - length % every
-            if stop > first and stop not in wanted:
-                wanted.append(stop)
+            if stop > first and stop not in wanted and stop not in short:
+                (wanted if stop >= least else short).append(stop)
+        wanted.reverse()
         step = -(-self.chunk_tokens // every) * every
         last = prompt - 1
         while last // step - first // step > self.spare:
             step *= 2
         places = range(last - last % step, first, -step)
-        return wanted, [place for place in places if place not in wanted]
+        return wanted, short[::-1] + [place for place in places if place not in wanted and place not in short]
