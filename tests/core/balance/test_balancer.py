@@ -128,11 +128,11 @@ def test_nothing_is_judged_where_no_role_can_give() -> None:
 def test_steady_noisy_traffic_moves_nothing_any_more(seed: int) -> None:
     """Few requests, so much noise: after it came to its place it stays; the rule without a margin does not."""
     cluster = Cluster(BalancePolicy(), span=SHORT_SPAN)
-    cluster.minutes(0, 180, random.Random(seed), 1.2, 18_000, 900)
+    cluster.minutes(0, 120, random.Random(seed), 1.2, 18_000, 900)
     assert all(a == b for a, b in pairwise(cluster.steps))
     bare = Cluster(BalancePolicy(Ratio()), span=SHORT_SPAN)
-    bare.minutes(0, 180, random.Random(seed), 1.2, 18_000, 900)
-    assert sum(a != b for a, b in pairwise(bare.steps)) > 5
+    bare.minutes(0, 120, random.Random(seed), 1.2, 18_000, 900)
+    assert sum(a != b for a, b in pairwise(bare.steps)) > 3
 
 
 def test_it_follows_a_mix_that_changes_a_step_at_a_time() -> None:
@@ -170,7 +170,7 @@ EVENTS = st.one_of(
 LIMITS = st.tuples(st.integers(0, 2), st.integers(1, 2)).map(lambda pair: Limits(*pair))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(EVENTS, max_size=30), LIMITS, st.sampled_from([Predictive(0.0, 0.0, drift=0.0), Ratio()]), st.booleans()
 )

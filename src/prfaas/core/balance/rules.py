@@ -14,9 +14,8 @@ from math import sqrt
 from typing import Protocol
 
 from prfaas.core.balance.effects import Judged, Why
+from prfaas.core.balance.measured import MINUTE_NS
 from prfaas.core.balance.outlook import Outlook
-
-MINUTE_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
