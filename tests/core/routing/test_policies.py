@@ -162,3 +162,17 @@ def test_the_default_has_an_order_of_its_own() -> None:
     assert policy_of(DEFAULT, 1).order == policy_of("ours", 1).order
     assert policy_of("ours", 1, 3.0).order == 3.0
     assert policy_of("priced", 1).order == 0.0
+
+
+def test_ours_sends_who_would_wait_where_it_is_much_cheaper_but_not_because_of_a_fault() -> None:
+    found = clusters(home=1, far=1)
+    busy(found[0], 4.0)
+    busy(found[1], 4.0)
+    for number in range(4):
+        found[0].push(job(number, 15_000))  # 2.25 s each
+    short = job(9, 10_000, at_ns=1)
+    policy = policy_of("ours", 20_000)
+    assert policy.place(1, short, found).reason == "cheaper"
+    assert policy.place(1, short, found).cluster == 1
+    found[1].links[0].carries(0, GBPS)
+    assert policy.place(1, short, found).reason == "short"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prfaas.core.routing.backlog import Backlog
-from prfaas.core.routing.greedy import ready_ns
+from prfaas.core.routing.greedy import Priced, ready_ns
 from prfaas.core.routing.policy import Answer, Job
 from prfaas.core.routing.pull import Pull
 from prfaas.core.routing.reference import able
@@ -24,6 +24,10 @@ NARROW = 8
 BOUND_NS = 10**9
 """A link is the limit of a job when it makes it so much later than the prefill would."""
 
+DEFAULTS = ("short", "long")
+CHEAPER = 0.8
+"""A job that would wait where it belongs goes elsewhere if its price there is below this part of its price here."""
+
 
 class Ours(Pull):
     """`reserve`: nodes that a PrfaaS cluster keeps for long jobs when short ones would come; `keep`: nodes that a home
@@ -35,6 +39,7 @@ class Ours(Pull):
     def __init__(self, threshold: int, order: float = 0.0, reserve: int = 0, keep: int = 0) -> None:
         super().__init__(threshold, order, reserve)
         self.keep = keep
+        self._prices = Priced()
 
     def place(self, now_ns: int, job: Job, clusters: Sequence[Backlog]) -> Answer:
         """See `Policy`."""
@@ -48,16 +53,40 @@ class Ours(Pull):
             best = min(away, key=lambda at: ready_ns(now_ns, job, clusters[at]))
             return Answer(best, "no_home_node")
         home = clusters[at_home]
-        if long:
-            return self._long(now_ns, job, home, away, clusters)
+        answer = (self._long if long else self._short)(now_ns, job, home, away, clusters)
+        if answer.reason in DEFAULTS and len(clusters[answer.cluster]):
+            return self._cheaper(now_ns, job, answer, found, clusters)
+        return answer
+
+    def _short(self, now_ns: int, job: Job, home: Backlog, away: Sequence[int], clusters: Sequence[Backlog]) -> Answer:
         spare = [at for at in away if clusters[at].idle - len(clusters[at]) > self.reserve]
         if not spare:
-            return Answer(at_home, "short")
+            return Answer(home.at, "short")
         here = ready_ns(now_ns, job, home)
         there, best = min([(ready_ns(now_ns, job, clusters[at]), at) for at in spare])
-        return Answer(
-            best if there < here else at_home, "spare" if there < here else "short", (here / 1e9, there / 1e9)
-        )
+        if there < here:
+            return Answer(best, "spare", (here / 1e9, there / 1e9))
+        return Answer(home.at, "short", (here / 1e9, there / 1e9))
+
+    def _cheaper(
+        self, now_ns: int, job: Job, answer: Answer, found: Sequence[int], clusters: Sequence[Backlog]
+    ) -> Answer:
+        """`answer`, unless another cluster is much cheaper and no faulty link is in question: what a fault makes of
+        prices is over before the work that moved for it."""
+        home = job.options[0]
+        own = clusters[answer.cluster].links.get(home)
+        if own is not None and own.since_ns is not None:
+            return answer
+        price = self._prices.price
+        least, best = CHEAPER * price(now_ns, job, clusters[answer.cluster]), -1
+        for at in found:
+            link = clusters[at].links.get(home)
+            if at == answer.cluster or (link is not None and link.since_ns is not None):
+                continue
+            there = price(now_ns, job, clusters[at])
+            if there < least:
+                least, best = there, at
+        return answer if best < 0 else Answer(best, "cheaper", (least,))
 
     def _long(self, now_ns: int, job: Job, home: Backlog, away: Sequence[int], clusters: Sequence[Backlog]) -> Answer:
         there, best = min([(ready_ns(now_ns, job, clusters[at]), at) for at in away])

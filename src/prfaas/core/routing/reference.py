@@ -86,8 +86,8 @@ MOST = 8.0
 class Paper(Settled):
     """The published policy: a threshold on uncached tokens; where bandwidth is scarce each cluster's cache is judged
     alone, where it is plentiful the longer prefix counts for both and is copied. `feedback`: near saturation of egress
-    or of the remote queue the threshold is raised, step by step, and lowered again afterwards (section 6 of the paper,
-    which gives no figures: these are ours)."""
+    or of the remote queue the threshold is raised, step by step, unless home is full too, and lowered again afterwards
+    (section 6 of the paper, which gives no figures: these are ours)."""
 
     name = "paper"
 
@@ -128,6 +128,7 @@ class Paper(Settled):
         for at in options[1:]:
             deep = clusters[at].per_node_ns(now_ns)
             full = full or _scarce(clusters[at], home) or (deep > DEEP_NS and deep > 2 * here)
+        full = full and here <= DEEP_NS
         self.factor = min(MOST, self.factor * STEP) if full else max(1.0, self.factor / STEP)
 
 
