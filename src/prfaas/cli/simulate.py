@@ -20,6 +20,7 @@ from prfaas.plan.planreader import read_plan
 from prfaas.sim.answer import CompareAnswer, FindMaxAnswer, Tried, as_json, compare_answer, simulate_answer
 from prfaas.sim.fromplan import Planned, planned
 from prfaas.sim.fromtopology import is_topology, planned_topology
+from prfaas.sim.page import write_report
 from prfaas.sim.run import METRICS, Outcome, Run, highest_rate, perform
 from prfaas.sim.scenario import Scenario, read_scenario
 from prfaas.sim.words import compare_words, simulate_words
@@ -42,6 +43,9 @@ OBJECTIVE = re.compile(r"(\w+) *<=? *(\S+)")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of all chance.")
 @click.option("--duration", help="Simulated time in which requests come, such as 1h. Left out: 1h, or the trace's.")
 @click.option("--json", "as_json_", is_flag=True, help="As JSON (docs/schemas/simulate.json).")
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Write a page with charts, and JSON, into this directory."
+)
 @click.option("--compare", help="Policies, with commas: side by side on the same requests.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=SEEDS, show_default=True, help="Of --compare.")
 @click.option("--find-max", is_flag=True, help="The highest rate that meets --slo.")
@@ -58,6 +62,7 @@ def command(
     seed: int,
     duration: str | None,
     as_json_: bool,
+    report: Path | None,
     compare: str | None,
     seeds: int,
     find_max: bool,
@@ -71,6 +76,8 @@ def command(
         raise click.UsageError("got --rate and --load; expected one of them")
     if find_max != (slo is not None):
         raise click.UsageError("got one of --find-max and --slo; expected both, or none")
+    if report is not None and (find_max or compare):
+        raise click.UsageError("got --report with --compare or --find-max; expected it for one run")
     meets = _objective(slo) if slo else None
     names = _names(compare) if compare else []
     one = _planned(file, trace)
@@ -96,6 +103,8 @@ def command(
         click.echo(as_json(compared) if as_json_ else compare_words(compared), nl=False)
         return
     outcome = perform(run)
+    if report is not None:
+        click.echo(f"written: {write_report(outcome, report)}", err=True)
     click.echo(as_json(simulate_answer(outcome)) if as_json_ else simulate_words(outcome), nl=False)
     if outcome.world.interrupted:
         raise click.exceptions.Exit(1)

@@ -11,7 +11,8 @@ SERIES = 240
 
 class Tally:
     """Counts requests that are `counted`: those that arrived after the warm-up. `ttft_slo_ns`, `tpot_slo_ns`: what a
-    good one meets. Series have one value a window of `window_ns`: sums of TTFT, requests, those that came."""
+    good one meets. Series have one value a window of `window_ns`: sums of TTFT, requests, those that came; `series`: at
+    the end of each the time, who waits in each cluster, and bytes that crossed links until then."""
 
     def __init__(self, window_ns: int, ttft_slo_ns: int | None, tpot_slo_ns: int | None) -> None:
         self.ttft = Histogram()
@@ -33,6 +34,7 @@ class Tally:
         self.copied = 0
         self.copied_bytes = 0
         self.window_ns = window_ns
+        self.series: list[tuple[int, list[int], float]] = []
         self.series_ttft = [0] * SERIES
         self.series_first = [0] * SERIES
         self.series_arrived = [0] * SERIES

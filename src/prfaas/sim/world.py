@@ -66,6 +66,7 @@ class World:
         self._build(setup)
         Trouble(self).plan(faults)
         self.later(duration_ns, self._mark, None)
+        self.later(tally.window_ns, self._sample, tally.window_ns)
         if sessions is None:
             self._come(0)
         else:
@@ -452,6 +453,15 @@ class World:
 
     def _plan_decode(self, at_ns: int, pool: DecodePool, node: DecodeNode) -> None:
         heappush(self._heap, (at_ns, next(self._seq), self._decoded, (pool, node)))
+
+    def _sample(self, now_ns: int, window_ns: int) -> None:
+        """A point of the time series: who waits for prefill, and what has crossed links so far."""
+        for line in self.lines.values():
+            line.book(now_ns)
+        sent = sum(line.total for (_, to), line in self.lines.items() if to in self._homes)
+        self.tally.series.append((now_ns, [len(backlog) for backlog in self.backlogs], sent))
+        if now_ns + window_ns <= self._duration_ns:
+            self.later(now_ns + window_ns, self._sample, window_ns)
 
     def _mark(self, now_ns: int, _: None) -> None:
         """The end of what is measured of lines."""

@@ -1,0 +1,123 @@
+"""The report of a run: one page that needs nothing else, and the same as JSON.
+
+It knows what is shown and where; figures are `answer`'s, charts `charts`'.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from prfaas.core.errors import ConfigError
+from prfaas.sim.answer import SimulateAnswer, Times, as_json, simulate_answer
+from prfaas.sim.charts import bars, lines
+from prfaas.sim.run import Outcome
+from prfaas.sim.stats import Histogram
+
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1380px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.4rem } table { border-collapse: collapse; margin: 1rem 0 }
+th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #8884 } th:first-child { text-align: left }
+main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem }
+figure { margin: 0 } figcaption { font-weight: 600 } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
+svg text { fill: currentColor } svg .grid { stroke: #8884 }
+"""
+TIMES = (
+    ("first token", "ttft_s"),
+    ("each further token", "tpot_s"),
+    ("last token", "e2e_s"),
+    ("wait for prefill", "queue_wait_s"),
+    ("exposed transfer", "exposed_transfer_s"),
+)
+
+
+def write_report(outcome: Outcome, directory: Path) -> Path:
+    """`index.html` and `simulate.json` in `directory`; the page's path. Raises ConfigError where that is not
+    possible."""
+    page = directory / "index.html"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        page.write_text(report_page(outcome), encoding="utf-8")
+        (directory / "simulate.json").write_text(as_json(simulate_answer(outcome)), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{directory}: {error.strerror}; expected a directory to write the report to") from None
+    return page
+
+
+def report_page(outcome: Outcome) -> str:
+    """The page."""
+    said = simulate_answer(outcome)
+    title = f"{said.policy}: {said.offered_rps:.3g} requests a second, seed {said.seed}"
+    body = [f"<h1>prfaas simulate &mdash; {escape(title)}</h1>", _summary(said, outcome), _times(said), "<main>"]
+    body += [_distributions(outcome), _over_time(outcome), _waiting(outcome), _egress(outcome)]
+    body.append(bars("Decisions by reason", list(said.decisions.items())))
+    body.append(bars("Busy prefill nodes, %", [(name, round(100 * part, 1)) for name, part in said.use.items()]))
+    body.append("</main>")
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body>\n'
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def _summary(said: SimulateAnswer, outcome: Outcome) -> str:
+    bound = outcome.run.planned.bound
+    facts = [
+        f"{said.completed:,} of {said.arrived:,} requests completed, {said.measured:,} measured",
+        f"{said.offered_rps / bound:.0%} of Lambda_max, {bound:.3f}",
+        f"goodput {said.goodput_rps:.3f} requests a second",
+        f"prefilled away {said.offloaded:.1%}, found in caches {said.hit_share:.1%}",
+        f"egress {said.egress_gbps.mean:.2f} Gbps, peak {said.egress_gbps.peak:.2f}",
+        f"moved {said.moved:,}, prefilled again {said.rescued:,}, placed again {said.retried:,}",
+    ]
+    if said.interrupted:
+        facts.append("ended early")
+    return f"<p>{'; '.join(facts)}.</p>"
+
+
+def _times(said: SimulateAnswer) -> str:
+    rows = []
+    for name, key in TIMES:
+        times: Times = getattr(said, key)
+        cells = "".join(f"<td>{value:.3f}</td>" for value in (times.mean, times.p50, times.p90, times.p99))
+        rows.append(f"<tr><th>{name}</th>{cells}</tr>")
+    head = "<tr><th>seconds</th><th>mean</th><th>p50</th><th>p90</th><th>p99</th></tr>"
+    return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _distributions(outcome: Outcome) -> str:
+    tally = outcome.tally
+
+    def share(values: Histogram) -> list[tuple[float, float]]:
+        return [(ns / 1e9, 100 * part) for ns, part in values.steps()] if values.count else []
+
+    rows = [("first token", share(tally.ttft)), ("wait for prefill", share(tally.queued))]
+    return lines("Requests that took no longer", "seconds", "%", rows)
+
+
+def _over_time(outcome: Outcome) -> str:
+    tally = outcome.tally
+    window = tally.window_ns / 1e9
+    windows = zip(tally.series_ttft, tally.series_first, strict=True)
+    points = [(at * window, total / many / 1e9) for at, (total, many) in enumerate(windows) if many]
+    return lines("Time to the first token, by arrival", "simulated seconds", "seconds", [("first token", points)])
+
+
+def _waiting(outcome: Outcome) -> str:
+    names = [one.name for one in outcome.world.setup.clusters]
+    rows = [
+        (name, [(at_ns / 1e9, float(waiting[at])) for at_ns, waiting, _ in outcome.tally.series])
+        for at, name in enumerate(names)
+    ]
+    return lines("Requests that wait for prefill", "simulated seconds", "requests", rows)
+
+
+def _egress(outcome: Outcome) -> str:
+    window = outcome.tally.window_ns
+    points, before = [], 0.0
+    for at_ns, _, sent in outcome.tally.series:
+        points.append((at_ns / 1e9, (sent - before) * 8 / window))
+        before = sent
+    return lines("KV over links", "simulated seconds", "Gbps", [("egress", points)])
