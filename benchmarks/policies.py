@@ -33,7 +33,7 @@ from prfaas.sim.scenario import Bursts, FaultEntry, Mmpp, Poisson, Scenario
 PAPER = Path(__file__).parents[1] / "examples" / "paper.yaml"
 SECOND = 10**9
 GBPS = 10**9
-GRID = (0.6, 0.8, 1.0, 1.2, 1.5)
+GRID = (0.6, 0.8, 1.0, 1.25)
 """Thresholds that are tried for `paper`, as parts of the plan's."""
 SHOWN = ("ttft_mean", "ttft_p90", "ttft_p99")
 RIVALS = ("balanced", "fastest", "priced")

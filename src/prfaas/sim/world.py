@@ -99,6 +99,7 @@ class World:
             if not any(setup.clusters[at].prefill for at in self._options[home]):
                 raise InvariantError(f"nothing can prefill for {setup.clusters[home].name}")
         self._homes = homes
+        self._to_homes = [line for (_, to), line in self.lines.items() if to in homes]
         self._shares = [setup.clusters[home].share for home in homes]
         self._prefill = [one.prefill_ns if one.prefill else None for one in setup.clusters]
 
@@ -205,6 +206,9 @@ class World:
 
     def place(self, now_ns: int, request: Request) -> None:
         """The policy says where it goes."""
+        for line in self._to_homes:
+            if not line.calm:
+                line.book(now_ns)
         answer: Answer = self.policy.place(now_ns, request, self.backlogs)
         request.tries += 1
         self.tally.decided(answer.reason)
@@ -418,6 +422,9 @@ class World:
     def seek(self, now_ns: int, at: int) -> None:
         """Idle nodes of the cluster take from others what the policy lets them."""
         idle, policy = self.idle[at], self.policy
+        for line in self._to_homes:
+            if idle and not line.calm:
+                line.book(now_ns)
         while idle and not len(self.backlogs[at]):
             job = policy.claim(now_ns, at, self.backlogs)
             if job is None:
@@ -458,7 +465,7 @@ class World:
         """A point of the time series: who waits for prefill, and what has crossed links so far."""
         for line in self.lines.values():
             line.book(now_ns)
-        sent = sum(line.total for (_, to), line in self.lines.items() if to in self._homes)
+        sent = sum(line.total for line in self._to_homes)
         self.tally.series.append((now_ns, [len(backlog) for backlog in self.backlogs], sent))
         if now_ns + window_ns <= self._duration_ns:
             self.later(now_ns + window_ns, self._sample, window_ns)
@@ -467,4 +474,4 @@ class World:
         """The end of what is measured of lines."""
         for line in self.lines.values():
             line.book(now_ns)
-        self.egress_bytes = sum(line.total for (_, to), line in self.lines.items() if to in self._homes)
+        self.egress_bytes = sum(line.total for line in self._to_homes)
