@@ -36,7 +36,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("tokenizer", "tokenizer.json: cannot be read"),
         ("weights", "model.safetensors: not a whole safetensors file"),
-        ("config", "config.json: cannot be read as JSON"),
+        ("config", "config.json:1: not valid JSON"),
         ("family", "model_type is 'abacus', which transformers"),
     ],
 )
@@ -70,5 +70,6 @@ def test_an_accelerator_that_is_not_there(tmp_path: Path) -> None:
     assert topology.read_text() != text
     code, out, said = up(str(topology), "--model", "tiny-qwen3", state=tmp_path / "state")
     assert (code, out) == (2, "")
-    assert said[-1] == "device 'cuda': no CUDA device here"
+    line = 1 + text[: text.index("name: far-prefill,")].count("\n")
+    assert said[-1] == f"{topology}:{line}: clusters.far.nodes[0].engine.device: device 'cuda': no CUDA device here"
     assert not (tmp_path / "state").exists(), "nothing was prepared, so nothing was started"

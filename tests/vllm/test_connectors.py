@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_ours_between_clusters_and_nixl_inside(tiny: Tiny, tmp_path: Path) -> No
 
 def test_real_weights(tmp_path: Path) -> None:
     """examples/vllm-two-clusters.yaml: a licence goes far away, a question stays, both in words. Ctrl-C ends it all."""
+    subprocess.run([sys.executable, "-m", "prfaas.cli.main", "fetch", "gemma3-270m"], check=True)
     system = Served.start(ROOT / "examples" / "vllm-two-clusters.yaml", tmp_path)
     try:
         client = system.client()
