@@ -133,3 +133,43 @@ def test_hits_shorten_what_is_computed_and_nothing_else(share: float) -> None:
     assert after.lengths.mean == pytest.approx(before.lengths.mean * (1 - share))
     assert after.mean_context == before.mean_context
     assert after.lengths.weights == before.lengths.weights
+
+
+def test_a_file_of_blank_lines_has_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n \n\n")
+    with pytest.raises(ConfigError, match=r"t\.jsonl:1: no rows, only blank lines; expected a trace"):
+        list(read_trace(path))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block_tokens", "expected"), [(700, 256, 3), (700, 1024, 1), (1025, 512, 3), (512, 512, 1)]
+)
+def test_ids_are_one_a_block(tmp_path: Path, tokens: int, block_tokens: int, expected: int) -> None:
+    path = written(tmp_path / "t.jsonl", [GOOD, {**GOOD, "input_length": tokens}])
+    assert len(list(read_trace(path))) == 2
+    with pytest.raises(ConfigError) as caught:
+        list(read_trace(path, block_tokens))
+    line = 1 if block_tokens != 512 else 2
+    assert str(caught.value).startswith(f"{path}:{line}: hash_ids: got 2 for {700 if line == 1 else tokens} tokens; ")
+    assert f"expected {expected}, one for each block of {block_tokens} tokens" in str(caught.value)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 5000), st.integers(1, 1024))
+def test_a_row_with_as_many_ids_as_blocks_is_good(tmp_path_factory: pytest.TempPathFactory, n: int, size: int) -> None:
+    ids = list(range(-(-n // size)))
+    path = written(tmp_path_factory.mktemp("t") / "t.jsonl", [{**GOOD, "input_length": n, "hash_ids": ids}])
+    assert next(read_trace(path, size)).input_length == n
+
+
+def test_rows_without_ids_have_no_hits_and_are_good(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", [{"input_length": 700, "output_length": 20}] * 2)
+    assert [one.uncached for one in with_hits(read_trace(path, 512), 512, None)] == [700, 700]
+
+
+def test_rows_against_the_order_of_time_are_refused_where_order_matters(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", [GOOD, {**GOOD, "timestamp": 9}, {**GOOD, "timestamp": 8.5}])
+    assert len(list(read_trace(path))) == 3
+    with pytest.raises(ConfigError, match=r"t\.jsonl:3: timestamp: got 8\.5, after 9 above it; expected rows in the"):
+        list(read_trace(path, 512))

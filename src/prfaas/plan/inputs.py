@@ -132,10 +132,11 @@ def _asked(said: PlanFile, kv_bytes: KvBytes) -> tuple[Asked, ...]:
     lengths = said.traffic.lengths
     if isinstance(lengths, LogNormal):
         return ()
-    rows = read_trace(Path(lengths.file))
-    return tuple(
-        with_hits(rows, lengths.block_tokens, _blocks(lengths, kv_bytes)) if lengths.hits else without_hits(rows)
-    )
+    path = Path(lengths.file)
+    if not lengths.hits:
+        return tuple(without_hits(read_trace(path)))
+    rows = read_trace(path, lengths.block_tokens)
+    return tuple(with_hits(rows, lengths.block_tokens, _blocks(lengths, kv_bytes)))
 
 
 def _workload(said: PlanFile, asked: tuple[Asked, ...], bins: int, rows: int | None = None) -> Workload:

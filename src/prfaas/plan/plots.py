@@ -6,6 +6,7 @@ It knows what is drawn; figures are the plan's. matplotlib is an extra, imported
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,21 @@ PAPER: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 """Behind words that lines may cross."""
 
 
+def check_drawing() -> None:
+    """Raises ConfigError without matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError(NEEDED)
+
+
 def draw_all(plan: Plan, directory: Path, kind: str = "svg") -> list[Path]:
     """Draw every picture into `directory`, which is made if need be; the files. `kind`: svg or png. Raises ConfigError
     without matplotlib, or when the directory cannot be written."""
-    try:
-        import matplotlib
+    check_drawing()
+    import matplotlib
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise ConfigError(NEEDED) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     pictures: dict[str, Callable[[Plan, Any], None]] = {
         "lambda-over-threshold": over_threshold,
         "lambda-over-prefill-nodes": over_prefill_nodes,

@@ -42,10 +42,15 @@ class Asked:
     output: int
 
 
-def read_trace(path: Path) -> Iterator[Row]:
-    """The rows of `path`, in its order. Raises ConfigError with the line."""
+def read_trace(path: Path, block_tokens: int | None = None) -> Iterator[Row]:
+    """The rows of `path`, in its order. Raises ConfigError with the line.
+
+    `block_tokens`: what a hash id stands for, when rows are to be played against a cache. Then rows are in the order of
+    their times, and one that has ids has one for each block of its prompt, the last of which may be part of one.
+    """
     decoder = msgspec.json.Decoder(Row)
-    number = 0
+    number = rows = 0
+    latest = 0.0
     try:
         with _opened(path) as file:
             while line := file.readline(MAX_LINE_BYTES + 1):
@@ -54,7 +59,13 @@ def read_trace(path: Path) -> Iterator[Row]:
                     what = f"a line above {MAX_LINE_BYTES >> 20} MiB" if number <= MAX_ROWS else f"row {number}"
                     raise ConfigError(f"{path}:{number}: {what}; expected a smaller trace")
                 if line.strip():
-                    yield decoder.decode(line)
+                    row = decoder.decode(line)
+                    if block_tokens is not None:
+                        if wrong := _wrong(row, block_tokens, latest):
+                            raise ConfigError(f"{path}:{number}: {wrong}")
+                        latest = row.timestamp
+                    rows += 1
+                    yield row
     except msgspec.DecodeError as error:
         what = str(error).replace("`", "")
         raise ConfigError(f"{path}:{number}: {what}; expected a row of a trace, such as {_EXAMPLE}") from None
@@ -63,8 +74,22 @@ def read_trace(path: Path) -> Iterator[Row]:
     except (OSError, EOFError, zlib.error) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{path}:{number + 1}: cannot be read: {what}") from None
-    if not number:
-        raise ConfigError(f"{path}:1: the file is empty; expected a trace, .jsonl or .jsonl.gz")
+    if not rows:
+        what = "no rows, only blank lines" if number else "the file is empty"
+        raise ConfigError(f"{path}:1: {what}; expected a trace, .jsonl or .jsonl.gz")
+
+
+def _wrong(row: Row, block_tokens: int, latest: float) -> str | None:
+    """Why a row cannot be played against a cache after one that came at `latest`."""
+    if row.timestamp < latest:
+        return f"timestamp: got {row.timestamp:.15g}, after {latest:.15g} above it; expected rows in the order of time"
+    blocks = -(-row.input_length // block_tokens)
+    if row.hash_ids and len(row.hash_ids) != blocks:
+        return (
+            f"hash_ids: got {len(row.hash_ids)} for {row.input_length} tokens; expected {blocks}, "
+            f"one for each block of {block_tokens} tokens (`block_tokens`)"
+        )
+    return None
 
 
 def with_hits(rows: Iterable[Row], block_tokens: int, most_blocks: int | None) -> Iterator[Asked]:

@@ -135,6 +135,12 @@ def test_an_unknown_family_lists_the_known_ones(tmp_path: Path) -> None:
         ("[1]", "1: got list; expected a mapping"),
         ("[" * 100_000, "1: nested too deeply"),
         ('{"text_config": 3}', "1: text_config: got 3; expected a mapping"),
+        (
+            '{\n"a": ' + "7" * 5000 + "}",
+            "2: got 77777777777777777777..., a number of 5000 digits; expected at most 400",
+        ),
+        ('{\n\n"a": [{"b": -' + "8" * 401 + "}]}", "3: got -8888888888888888888..., a number of 401 digits; expected"),
+        ('{"model_type": "llama", "num_hidden_layers": ' + "9" * 400 + "}", "1: num_hidden_layers: got 999"),
     ],
 )
 def test_what_is_no_config(tmp_path: Path, text: str, said: str) -> None:

@@ -16,6 +16,8 @@ from prfaas.core.errors import ConfigError
 MAX_BYTES = 16 << 20
 MAX_NUMBER = 1 << 24
 MAX_LAYERS = 1 << 12
+MAX_DIGITS = 400
+"""Of a whole number, whoever asks for it: longer ones Python neither reads nor writes, and takes its time over."""
 
 
 class Config:
@@ -129,11 +131,16 @@ def read_config(file: Path) -> Config:
         raise ConfigError(f"{file}:1: larger than {MAX_BYTES >> 20} MiB; expected a Hugging Face config.json")
     try:
         text = data.decode("utf-8-sig")
-        values = json.loads(text)
+        values = json.loads(text, parse_int=_whole)
     except UnicodeDecodeError:
         raise ConfigError(f"{file}:1: not UTF-8 text; expected a Hugging Face config.json") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{file}:{error.lineno}: not valid JSON: {error.msg}") from None
+    except _TooLong as error:
+        digits = str(error)
+        line = text.count("\n", 0, text.find(digits)) + 1
+        what = f"got {digits[:20]}..., a number of {len(digits.lstrip('-'))} digits"
+        raise ConfigError(f"{file}:{line}: {what}; expected at most {MAX_DIGITS}") from None
     except RecursionError:
         raise ConfigError(f"{file}:1: nested too deeply; expected a Hugging Face config.json") from None
     if not isinstance(values, dict):
@@ -144,3 +151,13 @@ def read_config(file: Path) -> Config:
         return whole
     above = {name: values[name] for name in ("model_type", "architectures", "dtype", "torch_dtype") if name in values}
     return Config(file, text, above | values["text_config"], "text_config")
+
+
+class _TooLong(Exception):
+    """A whole number of more digits than anyone has a use for."""
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise _TooLong(digits)
+    return int(digits)
