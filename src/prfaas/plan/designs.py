@@ -36,8 +36,10 @@ class Theta:
 class Design:
     """One design at its best. `rate`: Lambda_max, requests a second. What does not apply is None.
 
-    `used`: the part of each stage that is busy at `rate`; 1 less it is spare. `offloaded`: share of requests prefilled
-    away. TTFT is bare prefill time: no queue and no transfer is in it.
+    `limits`: the stages that are the limit, first the one that more would help most; each has a full cluster or link.
+    `busy`: the part of each cluster or link of a stage that is used at `rate`: of PrfaaS clusters and of PD clusters in
+    file order, of links home by home. `offloaded`: share of requests prefilled away. TTFT is bare prefill time: no
+    queue and no transfer is in it.
     """
 
     name: str
@@ -46,13 +48,23 @@ class Design:
     threshold: int | None
     n_p: tuple[int, ...]
     theta: Theta
-    binding: Binding
+    limits: tuple[Binding, ...]
     shares: Shares
-    used: dict[Binding, float]
+    busy: dict[Binding, tuple[float, ...]]
     ttft_mean_s: float
     ttft_p90_s: float
     offloaded: float
     egress_bps: float
+
+    @property
+    def binding(self) -> Binding:
+        """The limit, or the first of them."""
+        return self.limits[0]
+
+    @property
+    def used(self) -> dict[Binding, float]:
+        """How busy the fullest cluster or link of each stage is; 1 less it is spare."""
+        return {stage: max(parts) for stage, parts in self.busy.items()}
 
     @property
     def n_prfaas(self) -> int:
@@ -87,18 +99,18 @@ class Designs:
         taken = self.search.away.taken(shape.cut)
         away = split.p * sum(home.share for home in self.site.homes if home.linked)
         least = min(shape.remote, shape.prefill, shape.decode)
-        binding: Binding = "pd_d"
+        limits: tuple[Binding, ...] = ("pd_d",)
         if least == shape.remote:
-            binding = "link" if taken.by_link else "prfaas"
+            limits = _limits({"prfaas": 1 - taken.line, "link": taken.line})
         elif least == shape.prefill:
-            binding = "pd_p"
+            limits = ("pd_p",)
         theta = Theta(
             shape.remote * away if away > 0 and shape.remote < inf else None,
             _theta_pd_p(shape.n_p, self._short(shape.cut)) if away < 1 else None,
             _theta_pd_d(self.site, shape.n_p),
         )
         cut = self.site.lengths.threshold(shape.cut) if threshold else None
-        return self._made(name, shape.rate, cut, shape.n_p, theta, binding, taken.shares, shape.cut)
+        return self._made(name, shape.rate, cut, shape.n_p, theta, limits, taken.shares, shape.cut)
 
     def balanced(self, n_p: tuple[int, ...] | None = None) -> Design:
         """Length-blind over all prefill nodes, each with as much as it can. `n_p` left out: its own best nodes."""
@@ -117,9 +129,11 @@ class Designs:
             sum(home.links_bps[k] for home in self.site.homes) / (every.long_bytes * BITS)
             for k in range(len(self.site.remotes))
         ]
-        width, own = len(self.site.remotes), sum(packed.worth[-len(self.site.homes) :])
-        computing = sum(packed.worth[:width])
-        binding: Binding = max((("prfaas", computing), ("pd_p", own), ("link", 1 - own - computing)), key=_second)[0]  # type: ignore[assignment]
+        width, own = len(self.site.remotes), len(packed.worth) - len(self.site.homes)
+        prfaas, link, pd_p = packed.worth[:width], packed.worth[width:own], packed.worth[own:]
+        limits: tuple[Binding, ...] = ("pd_d",)
+        if packed.rate < decode:
+            limits = _limits({"prfaas": sum(prfaas), "link": sum(link), "pd_p": sum(pd_p)})
         theta = Theta(
             sum(map(min, remotes, links)) if remotes else None,
             _theta_pd_p(n_p, whole.short_s),
@@ -127,8 +141,7 @@ class Designs:
         )
         shares = anywhere.shares(packed)
         rate = min(packed.rate, decode)
-        binding = "pd_d" if decode <= packed.rate else binding
-        return self._made("balanced", rate, None, n_p, theta, binding, shares, None)
+        return self._made("balanced", rate, None, n_p, theta, limits, shares, None)
 
     def bound(self) -> float:
         """What no rule by length can exceed, whatever each PD cluster's whole nodes: the linear program's optimum."""
@@ -175,19 +188,24 @@ class Designs:
         threshold: int | None,
         n_p: tuple[int, ...],
         theta: Theta,
-        binding: Binding,
+        limits: tuple[Binding, ...],
         shares: Shares,
         cut: int | None,
     ) -> Design:
         site = self.site
         loads = Loads(self._costs(cut), shares)
         times = ttft(site, shares)
-        used: dict[Binding, float] = {"pd_d": rate / decode if (decode := _decode(site, n_p)) else 0.0}
+        n_d = [home.nodes - n for home, n in zip(site.homes, n_p, strict=True)]
+        asked = [rate * home.share / home.decode_rate for home in site.homes]
+        busy: dict[Binding, tuple[float, ...]] = {"pd_d": _parts(asked, n_d)}
         if sum(n_p):
-            used["pd_p"] = rate * sum(loads.here) / sum(n_p)
+            busy["pd_p"] = _parts([rate * seconds for seconds in loads.here], n_p)
         if site.remotes and loads.offloaded:
-            used["prfaas"] = rate * sum(loads.away) / sum(remote.nodes for remote in site.remotes)
-            used["link"] = rate * loads.fullest_link
+            busy["prfaas"] = _parts(
+                [rate * seconds for seconds in loads.away], [remote.nodes for remote in site.remotes]
+            )
+            bits = [rate * bits for row in loads.links for bits in row]
+            busy["link"] = _parts(bits, [bps for home in site.homes for bps in home.links_bps])
         return Design(
             name,
             site,
@@ -195,9 +213,9 @@ class Designs:
             threshold,
             n_p,
             theta,
-            binding,
+            limits,
             shares,
-            used,
+            busy,
             sum(w * s for s, w in times),
             quantile(times, 0.9),
             loads.offloaded,
@@ -217,5 +235,12 @@ def _theta_pd_d(site: Site, n_p: Sequence[int]) -> float:
     return sum(theta_pd_d(home.nodes - n, home.decode_rate) for home, n in zip(site.homes, n_p, strict=True))
 
 
-def _second(pair: tuple[str, float]) -> float:
-    return pair[1]
+def _limits(worth: dict[Binding, float]) -> tuple[Binding, ...]:
+    """The stages that have a part in the limit, the largest first."""
+    least = min(1e-6, max(worth.values()))
+    return tuple(stage for stage in sorted(worth, key=lambda one: -worth[one]) if worth[stage] >= least)
+
+
+def _parts(used: Sequence[float], there: Sequence[float]) -> tuple[float, ...]:
+    """Of each, what is used of what is there; nothing of nothing."""
+    return tuple(a / b if b else 0.0 for a, b in zip(used, there, strict=True))

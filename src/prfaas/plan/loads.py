@@ -16,8 +16,8 @@ from prfaas.core.throughput.spread import Shares
 class Loads:
     """What one request a second of the whole mix, spread by `shares`, asks of each part. Integrated over lengths.
 
-    `away`: busy nodes of each remote; `here`: of each home's prefill; `bits` a second over all links; `fullest_link`:
-    the largest part of a link that is used.
+    `away`: busy nodes of each remote; `here`: of each home's prefill; `bits` a second over all links, `links` over
+    each, home by home.
     """
 
     def __init__(self, site: Site, shares: Shares) -> None:
@@ -25,7 +25,7 @@ class Loads:
         self.away = [0.0] * len(site.remotes)
         self.here: list[float] = []
         self.links: list[list[float]] = []
-        self.offloaded = self.fullest_link = 0.0
+        self.offloaded = 0.0
         for home, rows in zip(site.homes, shares, strict=True):
             stays = list(weights)
             self.links.append([])
@@ -36,8 +36,6 @@ class Loads:
                 bits = home.share * BITS * sum(w * b for w, b in zip(goes, site.kv_bytes, strict=True))
                 self.offloaded += home.share * sum(goes)
                 self.links[-1].append(bits)
-                if home.links_bps[k]:
-                    self.fullest_link = max(self.fullest_link, bits / home.links_bps[k])
             self.here.append(home.share * sum(w * s for w, s in zip(stays, home.prefill_s, strict=True)))
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prfaas.plan.designs import Design
+from prfaas.plan.designs import Binding, Design
 from prfaas.plan.inputs import Inputs
 from prfaas.plan.margins import Answer
 from prfaas.plan.plan import Compared, Plan
@@ -105,7 +105,10 @@ def _designs(plan: Plan, compared: Compared) -> str:
         row("TTFT P90, s", lambda one: number(one.ttft_p90_s)),
         row("offloaded", lambda one: percent(one.offloaded, 1) if one.site.remotes else "-"),
         row("egress, Gbps", lambda one: number(one.egress_bps / 1e9, 1) if one.site.remotes else "-"),
-        row("limit", lambda one: STAGES[one.binding].removeprefix("the ")),
+        *(
+            row("  and" if at else "limit", lambda one, at=at: _limit(one, at))  # type: ignore[misc]
+            for at in range(max(len(one.limits) for one in designs))
+        ),
     ]
     for stage in ("prfaas", "link", "pd_p", "pd_d"):
         rows.append(row(f"spare: {STAGES[stage].removeprefix('the ')}", lambda one, stage=stage: _spare(one, stage)))  # type: ignore[misc]
@@ -115,6 +118,8 @@ def _designs(plan: Plan, compared: Compared) -> str:
     text.append(
         "  TTFT is bare prefill time, integrated over the lengths: no queue, no transfer, no round trip is in it."
     )
+    if len(plan.inputs.remotes) + len(plan.inputs.homes) > 2:
+        text.append("  Spare is what the fullest cluster or link of a kind has left; how busy each is stands below.")
     text.append(
         f"  No rule by length, whatever it sends where, can exceed {number(plan.bound)} req/s (exact); prfaas is at "
         f"{percent(plan.exact.prfaas.rate / plan.bound, 1)} of it."
@@ -126,6 +131,10 @@ def _designs(plan: Plan, compared: Compared) -> str:
             f"{number(own.rate)} req/s."
         )
     return "\n".join(text)
+
+
+def _limit(design: Design, at: int) -> str:
+    return STAGES[design.limits[at]].removeprefix("the ") if at < len(design.limits) else "-"
 
 
 def _spare(design: Design, stage: str) -> str:
@@ -148,6 +157,25 @@ def _clusters(plan: Plan) -> Iterator[str]:
         rows.append([name, f"{best.n_p[at]} / {best.n_d[at]}", percent(home.share), *cells])
     lines.append(table(rows))
     yield "\n".join(lines)
+    yield f"How busy each is at {number(best.rate)} req/s (exact)\n{table(list(_busy(plan, best)))}"
+
+
+def _busy(plan: Plan, best: Design) -> Iterator[list[str]]:
+    remotes, homes = list(plan.inputs.remotes), list(plan.inputs.homes)
+    width = len(remotes)
+
+    def cells(stage: Binding, at: int) -> str:
+        parts = best.busy.get(stage)
+        return percent(parts[at]) if parts else "-"
+
+    yield ["", "prefill", "decode", *(f"line to {name}" for name in homes)]
+    for k, name in enumerate(remotes):
+        there = (home.links_bps[k] for home in best.site.homes)
+        lines = [cells("link", at * width + k) if bps else "-" for at, bps in enumerate(there)]
+        yield [name, cells("prfaas", k), "-", *lines]
+    for at, name in enumerate(homes):
+        prefill = cells("pd_p", at) if best.n_p[at] else "-"
+        yield [name, prefill, cells("pd_d", at), *("-" for _ in homes)]
 
 
 def _break_even(plan: Plan) -> str:

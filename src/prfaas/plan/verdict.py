@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from prfaas.plan.designs import Binding, Design
 from prfaas.plan.plan import Plan
 from prfaas.plan.words import STAGES, bits, change, number, percent, tokens
 
 LITTLE = 1.02
 """Ratios below this are called no gain: the figures are no better than that."""
+FULL = 0.9995
+"""Used parts above this have nothing left."""
 
 
 def verdict(plan: Plan) -> Iterator[str]:
@@ -88,13 +91,23 @@ def _link(plan: Plan) -> Iterator[str]:
 
 def _limit(plan: Plan) -> Iterator[str]:
     best = plan.exact.prfaas
+    limits = " and ".join(STAGES[stage] + _full(plan, best, stage) for stage in best.limits)
     spare = [
         f"{STAGES[stage]} {percent(1 - used)}"
         for stage, used in best.used.items()
-        if stage != best.binding and used < 0.995
+        if stage not in best.limits and used < 0.995
     ]
     rest = f"; to spare: {', '.join(spare)}" if spare else ""
-    yield f"The limit is {STAGES[best.binding]}{rest}."
+    yield f"The limit is {limits}{rest}."
+
+
+def _full(plan: Plan, best: Design, stage: Binding) -> str:
+    """Which clusters or links of a stage are full, where there are several."""
+    remotes, homes = list(plan.inputs.remotes), list(plan.inputs.homes)
+    names = {"prfaas": remotes, "link": [f"{remote} -> {home}" for home in homes for remote in remotes]}
+    parts = best.busy[stage]
+    full = [name for name, part in zip(names.get(stage, homes), parts, strict=True) if part >= FULL]
+    return f" ({', '.join(full)})" if len(parts) > 1 and full else ""
 
 
 def _promises(plan: Plan) -> Iterator[str]:

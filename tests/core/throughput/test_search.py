@@ -188,3 +188,19 @@ def test_sites_that_make_no_sense_are_refused() -> None:
         replace(good, homes=(replace(good.homes[0], links_bps=()),))
     with pytest.raises(InvariantError):
         replace(good, homes=(replace(good.homes[0], share=0.5),))
+
+
+@settings(max_examples=20, deadline=None)
+@given(sites(), FORMULAS, st.data())
+def test_the_part_of_links_in_the_limit_is_what_more_would_help(
+    site: Site, formulas: Formulas, data: st.DataObject
+) -> None:
+    """All links a thousandth wider add that part of a thousandth, or less where something else is then in the way."""
+    cut = data.draw(st.integers(0, len(site.lengths) - 1))
+    away = Away(site, Splits(site, formulas))
+    taken = away.taken(cut)
+    assume(0 < taken.rate < 1e9)
+    assert 0 <= taken.line <= 1 + 1e-9
+    wider = site.with_links(1.001)
+    gain = Away(wider, Splits(wider, formulas)).rate(cut) / taken.rate - 1
+    assert -1e-6 <= gain <= 0.001 * taken.line + 1e-6

@@ -21,11 +21,12 @@ Shares = tuple[tuple[tuple[float, ...], ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What the remotes can take: at most `rate` of all requests a second, so spread; `by_link`: links are the limit."""
+    """What the remotes can take: at most `rate` of all requests a second, so spread. `line`: the part of the limit that
+    links are, the rest is compute: by the prices of the linear program, so what has no part in it has room."""
 
     rate: float
     shares: Shares
-    by_link: bool
+    line: float
 
 
 class Away:
@@ -49,12 +50,12 @@ class Away:
         """The same with its spread."""
         split, bins = self.splits.at(cut), len(self.site.lengths)
         if self.closed:
-            rate, parts, by_link = self._closed(split)
+            rate, parts, line = self._closed(split)
             rows = {at: [(0.0,) * cut + (part,) * (bins - cut) for part in parts] for at in self.homes}
-            return Taken(rate, self._shares(rows), by_link)
+            return Taken(rate, self._shares(rows), line)
         packed = self._packed(cut)
         if not packed.mix:
-            return Taken(packed.rate, self._shares({}), False)
+            return Taken(packed.rate, self._shares({}), 0.0)
         spread: dict[int, list[tuple[float, ...]]] = {}
         for group, at in enumerate(self.homes):
             options = self._remotes(at)
@@ -63,31 +64,31 @@ class Away:
             rows_of = [found.get(remote, [0.0] * classes) for remote in range(len(self.site.remotes))]
             long = [row if classes == bins - cut else row * (bins - cut) for row in rows_of]
             spread[at] = [(0.0,) * cut + tuple(row) for row in long]
-        computing = sum(packed.worth[: len(self.site.remotes)])
-        return Taken(packed.rate, self._shares(spread), computing < 0.5)
+        return Taken(packed.rate, self._shares(spread), sum(packed.worth[len(self.site.remotes) :]))
 
-    def _closed(self, split: Split) -> tuple[float, list[float], bool]:
-        """Rate, the part of each remote, and whether links are the limit."""
+    def _closed(self, split: Split) -> tuple[float, list[float], float]:
+        """Rate, the part of each remote, and the part of the limit that links are."""
         site = self.site
         shares = [site.homes[at].share for at in self.homes]
         offered = split.p * sum(shares)
         if not offered or not site.remotes:
-            return inf, [0.0] * len(site.remotes), False
+            return inf, [0.0] * len(site.remotes), 0.0
         if len(site.remotes) == 1:
             computing = site.remotes[0].nodes / (split.long_s[0] * offered)
             links = [
                 site.homes[at].links_bps[0] / (split.long_bytes * BITS * site.homes[at].share) for at in self.homes
             ]
             line = min(links) / split.p
-            return min(computing, line), [1.0], line < computing
+            return min(computing, line), [1.0], float(line < computing)
         home = site.homes[self.homes[0]]
         each = [
             (theta_prfaas(r.nodes, s, bps, split.long_bytes), r.nodes / s)
             for r, s, bps in zip(site.remotes, split.long_s, home.links_bps, strict=True)
         ]
-        theta, computing = sum(t for t, _ in each), sum(c for _, c in each)
+        theta = sum(t for t, _ in each)
         parts = [t / theta if theta else 0.0 for t, _ in each]
-        return theta / offered, parts, theta < (1 - 1e-9) * computing
+        thin = [part for part, (t, computing) in zip(parts, each, strict=True) if t < computing]
+        return theta / offered, parts, sum(thin)
 
     def _packed(self, cut: int) -> Packed:
         """All bins from the cut on, or one class of them, fitted into remotes and links."""
