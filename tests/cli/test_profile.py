@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 from tests.measure.fake import Fake, busy, served
 
@@ -75,8 +76,59 @@ def test_show_as_json(tmp_path: Path) -> None:
         (("csv", "none.csv", "o.yaml", "--source", "s"), "none.csv: no such file; expected a CSV file"),
         (("csv", "none.csv", "no/o.yaml", "--source", "s"), "no/o.yaml: no is no directory; expected one that exists"),
         (("measure", "h:1"), "got 'h:1'; expected an endpoint such as http://127.0.0.1:8000/v1"),
-        (("measure", "http://h:1", "--lengths", ""), "--lengths: got nothing; expected numbers such as 1K,8K,32768"),
-        (("measure", "http://h:1", "--batches", "0"), "--batches: got '0'; expected "),
+        (("measure", "http://h:1", "--lengths", ""), "--lengths: got nothing; expected tokens such as 1K,8K,32768"),
+        (("measure", "http://h:1", "--batches", "0"), "--batches: got '0'; expected sequences such as 1,4,16"),
+        (
+            ("measure", "http://h:1", "--batches", "1000000000"),
+            "--batches: got '1000000000'; expected sequences such as",
+        ),
+        (
+            ("measure", "http://h:1", "--batches", "1,5K"),
+            "--batches: got '5K'; expected sequences such as 1,4,16, at mo",
+        ),
+        (("measure", "http://h:1", "--lengths", "1M,100M"), "--lengths: got '100M'; expected tokens such as"),
+        (("measure", "http://h:1", "--cached", "17M"), "--cached: got '17M'; expected tokens such as"),
+        (("measure", "http://h:1", "--contexts", "17M"), "--contexts: got '17M'; expected tokens such as"),
+        (
+            ("measure", "http://h:1", "--batches", "1,4K", "--contexts", "1K,16K"),
+            "--batches, --contexts: got 4096 times 16384 tokens at once; expected at most 33554432",
+        ),
+        (
+            ("measure", "http://h:1", "--lengths", ",".join(map(str, range(1, 40)))),
+            "--lengths: got 39 numbers; expected at most 32",
+        ),
+        (("measure", "http://h:1", "--timeout", "nan"), "--timeout: got 'nan'; expected seconds from 1 to 86400"),
+        (("measure", "http://h:1", "--timeout", "inf"), "--timeout: got 'inf'; expected seconds from 1 to 86400"),
+        (("measure", "http://h:1", "--timeout", "soon"), "--timeout: got 'soon'; expected seconds from 1 to 86400"),
+        (("measure", "http://h:1", "--repeats", "0"), "--repeats: got '0'; expected a whole number from 1 to 100"),
+        (("measure", "http://h:1", "--source", " "), "--source: got ' '; expected text that is not empty"),
+        (("measure", "http://h:1", "--api-key", "a\nb"), "--api-key: got characters that no header can hold; expected"),
+        (("measure", "http://h:1", "--out", "."), ".: is a directory; expected a file"),
+        (("measure", "http://h:1", "--out", "/", "--force"), "/: is a directory; expected a file"),
+        (("measure", "http://h:1", "--out", "/dev/null", "--force"), "/dev/null: is no ordinary file; expected one"),
+        (("measure", "http://h:1", "--out", "o" * 252), "o" * 252 + ": cannot be written: File name too long"),
+        (("measure", "http://h:1", "--out", "o" * 248), "o" * 248 + ".journal: cannot be written: File name too long"),
+        (("measure", "http://127.0.0.1:99999"), "got 'http://127.0.0.1:99999'; expected an endpoint such as http://1"),
+        (("measure", "http://"), "got 'http://'; expected an endpoint such as http://127.0.0.1:8000/v1"),
+        (("csv", "none.csv", "o.yaml", "--source", ""), "--source: got ''; expected text that is not empty"),
+        (
+            ("csv", "none.csv", "o.yaml", "--source", "s", "--name", ""),
+            "--name: got ''; expected text that is not empty",
+        ),
+        (("csv", "none.csv", "o.yaml", "--source", "\udcff"), "--source: got '\\udcff'; expected text in UTF-8"),
+        (("csv", "none.csv", "o.yaml", "--source", "s", "--date", "now"), "--date: got 'now'; expected a day such as"),
+        (
+            ("csv", "none.csv", "o.yaml", "--source", "s", "--basis", "x"),
+            "--basis: got 'x'; expected one of measured, ",
+        ),
+        (
+            ("aiconfigurator", "M", "o.yaml", "--system", "s", "--batches", "2M"),
+            "--batches: got '2M'; expected sequenc",
+        ),
+        (
+            ("aiconfigurator", "M", "o.yaml", "--system", "s", "--tp", "0"),
+            "--tp: got '0'; expected a whole number from",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
@@ -87,6 +139,43 @@ def test_mistakes_are_one_line(
     assert (code, said, wrong.count("\n")) == (2, "", 1)
     assert wrong.startswith(what)
     assert list(tmp_path.iterdir()) == []
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", LONG),
+        ("show", f"{LONG}.yaml"),
+        ("show", "x" * 300),
+        ("show", "paper-h20", "--lengths", LONG),
+        ("csv", "in.csv", LONG, "--source", "s"),
+        ("csv", LONG, "o.yaml", "--source", "s"),
+        ("csv", "in.csv", "o.yaml", "--source", "s", "--date", LONG),
+        ("csv", "in.csv", "o.yaml", "--source", "s", "--basis", LONG),
+        ("csv", "in.csv", "o.yaml", "--source", "s"),
+        ("aiconfigurator", "M", "o.yaml", "--system", "s", "--tp", LONG),
+        ("measure", LONG),
+        ("measure", f"http://{LONG}"),
+        ("measure", f"http://h:{LONG}"),
+        ("measure", f"http://h/{LONG}?"),
+        ("measure", "http://h:1", "--batches", LONG),
+        ("measure", "http://h:1", "--repeats", LONG),
+        ("measure", "http://h:1", "--timeout", LONG),
+        ("measure", "http://h:1", "--out", LONG),
+        ("show", "long.yaml"),
+    ],
+)
+def test_what_is_echoed_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text(CSV.replace("1024", LONG))
+    Path("long.yaml").write_text(f"name: {LONG}\n")
+    code, said, wrong = prfaas(*arguments)
+    assert (code, said, wrong.count("\n")) == (2, "", 1)
+    assert len(wrong) < 400
+    assert {file.name for file in tmp_path.iterdir()} == {"in.csv", "long.yaml"}
 
 
 def test_aiconfigurator_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +201,24 @@ def test_csv(tmp_path: Path) -> None:
     assert code == 2
     assert wrong.startswith(f"{table}:2: time: got 'soon'; expected a duration with a unit")
     assert {file.name for file in tmp_path.iterdir()} == {"in.csv", "mine.yaml"}
+
+
+def test_what_is_read_is_never_replaced(tmp_path: Path) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text(CSV)
+    code, _, wrong = prfaas("csv", table, table, "--source", "s", "--force")
+    assert (code, wrong) == (2, f"{table}: is what is read; expected another file to write\n")
+    assert table.read_text() == CSV
+
+
+def test_nothing_is_written_that_would_not_be_read(tmp_path: Path) -> None:
+    table, out = tmp_path / "in.csv", tmp_path / "o.yaml"
+    rows = "".join(f"prefill,{at},,{at}us\n" for at in range(1, 8000))
+    table.write_text(f"kind,uncached,batch,time\n{rows}decode,,20,25ms\n")
+    code, said, wrong = prfaas("csv", table, out, "--source", "s")
+    assert (code, said) == (2, "")
+    assert wrong == f"{out}:1: larger than 256 KiB; expected a smaller file (nothing was written)\n"
+    assert list(tmp_path.iterdir()) == [table]
 
 
 def test_measure(tmp_path: Path) -> None:
@@ -150,6 +257,44 @@ def test_a_failure_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path
         assert told.startswith(f"going on from {out}.journal: 2 samples\n")
         fake.batches = list(BATCHES)
         assert prfaas(*command, "--force", "--fresh")[0] == 0
+
+
+def test_a_failure_before_the_first_sample_leaves_nothing(tmp_path: Path) -> None:
+    out, fake = tmp_path / "m.yaml", Fake(batches=list(BATCHES), hook=lambda count: busy(count) if count < 2 else None)
+    with served(fake) as url:
+        command = ("measure", url, "--out", out, *FEW)
+        code, said, told = prfaas(*command)
+        assert (code, said) == (1, "")
+        assert told.splitlines()[-1] == f"{url}/v1: http_503: no room for request 1"
+        assert list(tmp_path.iterdir()) == []
+        assert prfaas(*command, "--steps", "9")[0] == 0
+
+
+def test_what_a_server_says_is_one_line(tmp_path: Path) -> None:
+    said = "Traceback:\n  \x1b[31mline\r\n 2" + "!" * 1000
+    with served(Fake(hook=lambda count: web.Response(status=500, text=said))) as url:
+        code, _, told = prfaas("measure", url, "--out", tmp_path / "m.yaml", *FEW)
+    assert code == 1
+    last = told.splitlines()[-1]
+    assert last.startswith(f"{url}/v1: http_500: Traceback: [31mline 2!!!")
+    assert len(last) < 400
+    with served(Fake(models=("a\nb", "c" * 1000))) as url:
+        code, _, told = prfaas("measure", url, "--out", tmp_path / "m.yaml", *FEW)
+    assert (code, told.count("\n")) == (2, 1)
+    assert told.startswith(f"{url}/v1 serves a b, ccc")
+    assert len(told) < 400
+
+
+@pytest.mark.parametrize("beside", ["m.yaml", "m.yaml.part", "m.yaml.journal", "m.yaml.samples"])
+def test_places_that_cannot_be_written_are_found_first(tmp_path: Path, beside: str) -> None:
+    (tmp_path / beside).mkdir()
+    fake = Fake()
+    with served(fake) as url:
+        code, said, wrong = prfaas("measure", url, "--out", tmp_path / "m.yaml", *FEW, "--force", "--fresh")
+    assert (code, said, wrong.count("\n")) == (2, "", 1)
+    assert "directory" in wrong
+    assert fake.asked == []
+    assert [file.name for file in tmp_path.iterdir()] == [beside]
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class Fake:
     """`longest`: of a prompt. `batches`: how many decode together, in turn; more than `room` are refused or wait.
 
     `cached`: whether it says how many tokens it had seen (None: nothing is said of it). `hook(n)` is called at the n-th
-    completion, and may return an answer to give instead.
+    completion, and may return an answer to give instead. `deaf`: it never says what it serves.
     """
 
     models: tuple[str, ...] = ("fake",)
@@ -34,6 +34,7 @@ class Fake:
     done: bool = True
     cached: bool | None = True
     key: str | None = None
+    deaf: bool = False
     hook: Callable[[int], web.Response | None] = lambda count: None
     asked: list[dict[str, Any]] = field(default_factory=list)
     _lanes: list[asyncio.Event] = field(default_factory=list)
@@ -48,6 +49,8 @@ class Fake:
         return app
 
     async def _models(self, request: web.Request) -> web.Response:
+        if self.deaf:
+            await asyncio.Event().wait()
         if self.key is not None and request.headers.get("Authorization") != f"Bearer {self.key}":
             return _error(401, "no such key")
         cards = [{"id": name, "object": "model", "max_model_len": self.longest} for name in self.models]

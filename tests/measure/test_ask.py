@@ -78,7 +78,7 @@ async def test_nobody_there_and_nobody_who_answers() -> None:
         with pytest.raises(PeerFailure, match="unreachable"):
             await Endpoint(session, f"{url}/v1", Served("fake", None), 5).hear("a", 1)
         with pytest.raises(PeerFailure, match="unreachable"):
-            await discover(session, f"{url}/v1", None)
+            await discover(session, f"{url}/v1", None, 30)
     async with serving(Fake(batches=[2])) as url, make_session() as session:
         with pytest.raises(PeerFailure, match=r"timeout: no whole answer within 0\.05 s"):
             await Endpoint(session, f"{url}/v1", Served("fake", None), 0.05).hear("a", 5)
@@ -86,26 +86,52 @@ async def test_nobody_there_and_nobody_who_answers() -> None:
 
 async def test_discovery() -> None:
     async with serving(Fake(longest=512)) as url, make_session() as session:
-        assert await discover(session, f"{url}/v1", None) == Served("fake", 512)
+        assert await discover(session, f"{url}/v1", None, 30) == Served("fake", 512)
         with pytest.raises(ConfigError, match="no model 'x'; expected one of fake"):
-            await discover(session, f"{url}/v1", "x")
+            await discover(session, f"{url}/v1", "x", 30)
     async with serving(Fake(models=("a", "b"))) as url, make_session() as session:
-        assert (await discover(session, f"{url}/v1", "b")).model == "b"
+        assert (await discover(session, f"{url}/v1", "b", 30)).model == "b"
         with pytest.raises(ConfigError, match="serves a, b; expected --model with one of them"):
-            await discover(session, f"{url}/v1", None)
+            await discover(session, f"{url}/v1", None, 30)
     async with serving(Fake(key="k")) as url:
         async with make_session() as session:
             with pytest.raises(ConfigError, match=r"HTTP 401: no such key; expected a key in \$OPENAI_API_KEY"):
-                await discover(session, f"{url}/v1", None)
+                await discover(session, f"{url}/v1", None, 30)
         async with make_session("k") as session:
-            assert (await discover(session, f"{url}/v1", None)).model == "fake"
+            assert (await discover(session, f"{url}/v1", None, 30)).model == "fake"
             with pytest.raises(Refused):
-                await discover(session, f"{url}/v2", None)
-            assert await discover(session, f"{url}/v2", "m") == Served("m", None)
+                await discover(session, f"{url}/v2", None, 30)
+            assert await discover(session, f"{url}/v2", "m", 30) == Served("m", None)
+
+
+async def test_discovery_takes_no_longer_than_asked_for() -> None:
+    fake = Fake(deaf=True)
+    async with serving(fake) as url, make_session() as session:
+        with pytest.raises(PeerFailure, match=r"timeout: GET .*/v1/models took too long"):
+            await discover(session, f"{url}/v1", None, 0.05)
 
 
 def test_urls() -> None:
     assert endpoint_url("http://h:1") == endpoint_url("http://h:1/v1/") == "http://h:1/v1"
-    for wrong in ("h:1", "ftp://h", "http://", ""):
-        with pytest.raises(ConfigError, match="expected an endpoint such as http"):
-            endpoint_url(wrong)
+    assert endpoint_url("https://a.b.") == "https://a.b./v1"
+    assert endpoint_url("http://[::1]:8/x") == "http://[::1]:8/x/v1"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("h:1", "ftp://h", "http://", "http:///v1", "", "http://h:99999", "http://h:0", "http://h:x", "http://[::1"),
+        *("http://a..b", "http://" + "a" * 64, "http://a b", "http://a\nb"),
+    ],
+)
+def test_bad_urls_are_echoed_as_they_are(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="expected an endpoint such as http") as caught:
+        endpoint_url(wrong)
+    assert str(caught.value).startswith(f"got {wrong!r}; ")
+
+
+@pytest.mark.parametrize("wrong", ["http://me:secret@h", "me:secret@h", "http://h/v1?k=secret", "http://h#secret"])
+def test_secrets_in_urls_are_not_echoed(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="a user, a query or a fragment") as caught:
+        endpoint_url(wrong)
+    assert "secret" not in str(caught.value)

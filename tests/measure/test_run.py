@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from tests.measure.fake import BASE, Fake, busy, serving
 
 from prfaas.core.errors import PeerFailure
@@ -145,6 +147,42 @@ async def test_an_endpoint_that_goes_away_is_a_failure(tmp_path: Path) -> None:
     settings = Settings(lengths=(300,), cached=(), batches=(1,), contexts=(300,), repeats=1, steps=8)
     with pytest.raises(PeerFailure, match="cut_off"):
         await run(Fake(done=False), tmp_path / "j", settings)
+
+
+@dataclass
+class Counted(Prompts):
+    """Prompts that count what was made."""
+
+    made: int = 0
+
+    def of_tokens(self, tokens: int) -> str:
+        self.made += 1
+        return "x"
+
+
+async def test_the_prompts_of_a_batch_can_be_interrupted(tmp_path: Path) -> None:
+    """Making them lets others run, so that Ctrl-C is heard."""
+    settings = Settings(lengths=(300,), cached=(), batches=(4096,), contexts=(300,), repeats=1)
+    prompts = Counted(random.Random(1))
+    journal = Journal(tmp_path / "j", Run("u", "fake", settings))
+    async with make_session() as session:
+        endpoint = Endpoint(session, "http://127.0.0.1:1/v1", Served("fake", None), 30)
+        measuring = Measuring(endpoint, settings, journal, prompts, lambda *_: None, lambda *_: None)
+        task = asyncio.create_task(measuring._many(Probe("decode", 4096, 300)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    journal.close()
+    assert 1 <= prompts.made <= 6
+
+
+async def test_reasons_are_one_line(tmp_path: Path) -> None:
+    settings = Settings(lengths=(300, 600), cached=(), batches=(1,), contexts=(300,), repeats=1, steps=8)
+    bad = lambda count: web.Response(status=400, text="too\n\x1b[1mlong") if count == 4 else None  # noqa: E731
+    _, told = await run(Fake(hook=bad), tmp_path / "j", settings)
+    assert told.whys == {"prefill of 600 tokens": "HTTP 400: too [1mlong"}
 
 
 def test_prompts() -> None:

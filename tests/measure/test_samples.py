@@ -82,6 +82,29 @@ def test_another_run_is_refused(tmp_path: Path, run: Run, what: str) -> None:
     assert str(caught.value) == f"{file}:1: {what}; expected the same command to go on, or --fresh to begin anew"
 
 
+def test_without_a_sample_there_is_no_journal(tmp_path: Path) -> None:
+    file = tmp_path / "j"
+    kept(file)
+    assert not file.exists()
+    kept(file, SAMPLE)
+    kept(file)
+    assert file.exists()
+
+
+def test_what_a_crash_left_without_a_sample_binds_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "j"
+    kept(file, SAMPLE)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: whole.index(b"\n") + 1])
+    other = replace(RUN, model="n")
+    journal = Journal(file, other)
+    journal.add(SAMPLE)
+    journal.close()
+    again = Journal(file, other)
+    assert (again.samples, len(file.read_text().splitlines())) == ([SAMPLE], 2)
+    again.close()
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

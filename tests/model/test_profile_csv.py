@@ -96,7 +96,16 @@ def test_a_bad_row_of_the_second_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("-1", "-1"), ("nan", "nan"), ("inf", "inf"), ("1e30", "1e30"), ("x", "x")]
+    ("text", "shown"),
+    [
+        ("-1", "-1"),
+        ("nan", "nan"),
+        ("inf", "inf"),
+        ("1e30", "1e30"),
+        ("x", "x"),
+        ("1e999999", "1e999999"),
+        ("1e-999999", "1e-999999"),
+    ],
 )
 def test_bad_numbers(tmp_path: Path, text: str, shown: str) -> None:
     with pytest.raises(ConfigError, match=rf":2: time_s: got '{shown}'; expected "):

@@ -8,11 +8,25 @@ from typing import get_args
 
 import click
 
+from prfaas.cli.profileoptions import Day, FilePath, Numbers, OneOf, Seconds, Secret, Whole, Words, product_at_most
+from prfaas.cli.profileplace import is_there, not_there
 from prfaas.cli.profileshow import listed, shown
-from prfaas.core.errors import ConfigError
-from prfaas.model.profilefile import Basis, ProfileFile, built_in, load_profile_file, profile_text, read_profile_file
+from prfaas.model.profilefile import Basis, ProfileFile, built_in, load_profile_file, read_profile_file
+from prfaas.model.profilewrite import write_profile_file
 
 BASES = get_args(get_args(Basis)[0])
+SEQUENCES = "sequences such as 1,4,16"
+MOST_SEQUENCES = 4096
+"""That decode at once in a measurement: each is a connection."""
+MOST_PROMPT = 1 << 24
+"""Tokens of a measured prompt: some 80 MB of text."""
+MOST_AT_ONCE = 1 << 25
+"""Tokens of all prompts of a batch: they are made before the first is sent."""
+MOST_BATCH = 1 << 20
+"""As a profile file allows."""
+MOST_WAY = 1 << 16
+"""Of one kind of parallelism."""
+DAY_S = 86400
 
 
 @click.group("profile")
@@ -28,9 +42,9 @@ def list_() -> None:
 
 @command.command("show")
 @click.argument("profile")
-@click.option("--lengths", default="", metavar="1K,8K,...", help="Prefill times at these lengths, too.")
+@click.option("--lengths", type=Numbers(), default="", metavar="1K,8K,...", help="Prefill times at these lengths, too.")
 @click.option("--json", "json_", is_flag=True, help="As JSON: a profile file itself (docs/schemas/profile.json).")
-def show(profile: str, lengths: str, json_: bool) -> None:
+def show(profile: str, lengths: tuple[int, ...], json_: bool) -> None:
     """What PROFILE, a built-in name or a file, says and where it comes from."""
     said = found(profile)
     if json_:
@@ -38,17 +52,17 @@ def show(profile: str, lengths: str, json_: bool) -> None:
 
         click.echo(profile_json(said), nl=False)
         return
-    click.echo(shown(said, tokens(lengths, "--lengths")))
+    click.echo(shown(said, lengths))
 
 
 @command.command("csv")
-@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="IN...")
-@click.argument("out", type=click.Path(path_type=Path))
-@click.option("--source", required=True, help="Where the times come from.")
-@click.option("--name", help="What it is a profile of; without it OUT's name.")
-@click.option("--date", "made", type=click.DateTime(["%Y-%m-%d"]), help="When they were measured; without it today.")
-@click.option("--basis", type=click.Choice(BASES), default="measured", show_default=True, help="How they came about.")
-@click.option("--note", default="", help="What else there is to know.")
+@click.argument("inputs", nargs=-1, required=True, type=FilePath(), metavar="IN...")
+@click.argument("out", type=FilePath())
+@click.option("--source", type=Words(), required=True, help="Where the times come from.")
+@click.option("--name", type=Words(), help="What it is a profile of; without it OUT's name.")
+@click.option("--date", "made", type=Day(), help="When they were measured; without it today.")
+@click.option("--basis", type=OneOf(BASES), default="measured", show_default=True, help="How they came about.")
+@click.option("--note", type=Words(blank=True), default="", help="What else there is to know.")
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
 def csv_(
     inputs: tuple[Path, ...],
@@ -66,7 +80,7 @@ def csv_(
     """
     from prfaas.model.profilecsv import read_csv
 
-    not_there(out, force)
+    not_there(out, force, inputs)
     said = read_csv(
         inputs, name=name or out.stem, source=source, made=made.date() if made else date.today(), basis=basis, note=note
     )
@@ -75,20 +89,25 @@ def csv_(
 
 @command.command("aiconfigurator")
 @click.argument("model")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=FilePath())
 @click.option("--system", required=True, help="The accelerator, such as h200_sxm.")
 @click.option("--backend", default="sglang", show_default=True, help="sglang, vllm or trtllm.")
 @click.option("--backend-version", help="Of its data; without it the newest whole ones.")
-@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallel.")
-@click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel.")
-@click.option("--attention-dp", type=click.IntRange(1), default=1, show_default=True, help="Attention data parallel.")
-@click.option("--moe-tp", type=click.IntRange(1), default=1, show_default=True, help="Experts, tensor parallel.")
-@click.option("--moe-ep", type=click.IntRange(1), default=1, show_default=True, help="Experts, expert parallel.")
-@click.option("--lengths", default="", help="Uncached tokens; without it 256 to 128K.")
-@click.option("--cached", default="", help="Cached tokens before them; without it 8K, 32K, 128K.")
-@click.option("--batches", default="", help="Sequences that decode at once; without it 1 to 256.")
-@click.option("--contexts", default="", help="Tokens of each of those; without it 1K to 128K.")
-@click.option("--name", help="What it is a profile of; without it OUT's name.")
+@click.option("--tp", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Tensor parallel.")
+@click.option("--pp", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Pipeline parallel.")
+@click.option("--attention-dp", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Attention data parallel.")
+@click.option("--moe-tp", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Experts, tensor parallel.")
+@click.option("--moe-ep", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Experts, expert parallel.")
+@click.option("--lengths", type=Numbers(), default="", help="Uncached tokens; without it 256 to 128K.")
+@click.option("--cached", type=Numbers(), default="", help="Cached tokens before them; without it 8K, 32K, 128K.")
+@click.option(
+    "--batches",
+    type=Numbers(SEQUENCES, MOST_BATCH),
+    default="",
+    help="Sequences that decode at once; without it 1 to 256.",
+)
+@click.option("--contexts", type=Numbers(), default="", help="Tokens of each of those; without it 1K to 128K.")
+@click.option("--name", type=Words(), help="What it is a profile of; without it OUT's name.")
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
 def aiconfigurator(
     model: str,
@@ -101,10 +120,10 @@ def aiconfigurator(
     attention_dp: int,
     moe_tp: int,
     moe_ep: int,
-    lengths: str,
-    cached: str,
-    batches: str,
-    contexts: str,
+    lengths: tuple[int, ...],
+    cached: tuple[int, ...],
+    batches: tuple[int, ...],
+    contexts: tuple[int, ...],
     name: str | None,
     force: bool,
 ) -> None:
@@ -116,7 +135,7 @@ def aiconfigurator(
 
     not_there(out, force)
     given = {"lengths": lengths, "cached": cached, "batches": batches, "contexts": contexts}
-    points = Points(**{key: tokens(text, f"--{key}") for key, text in given.items() if text})
+    points = Points(**{key: numbers for key, numbers in given.items() if numbers})
     node = Node(model, system, backend, backend_version, tp, pp, attention_dp, moe_tp, moe_ep)
     said = silicon_profile(node, load(node), points, name or out.stem, date.today())
     click.echo(f"prefill: {said.prefill.note}\ndecode: {said.decode.note}", err=True)
@@ -125,18 +144,42 @@ def aiconfigurator(
 
 @command.command("measure")
 @click.argument("url")
-@click.option("--out", type=click.Path(path_type=Path), default="measured.yaml", show_default=True, help="The profile.")
-@click.option("--model", help="Which model, if the endpoint serves several.")
-@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="The endpoint's key.")
-@click.option("--lengths", default="1K,2K,4K,8K,16K,32K", show_default=True, help="Uncached tokens of prompts.")
-@click.option("--cached", default="8K", show_default=True, help='Cached tokens before them; "" for none.')
-@click.option("--batches", default="1,2,4,8,16", show_default=True, help="Sequences that decode at once.")
-@click.option("--contexts", default="1K,8K", show_default=True, help="Tokens of each of those.")
-@click.option("--repeats", type=click.IntRange(1, 100), default=4, show_default=True, help="Of each point.")
-@click.option("--steps", type=click.IntRange(8, 4096), default=32, show_default=True, help="Decode steps a sample.")
-@click.option("--timeout", type=click.FloatRange(1), default=600, show_default=True, help="Of one request, seconds.")
-@click.option("--name", help="What it is a profile of; without it OUT's name.")
-@click.option("--source", help="What the endpoint runs on: added to where the times come from.")
+@click.option("--out", type=FilePath(), default="measured.yaml", show_default=True, help="The profile.")
+@click.option("--model", type=Words(), help="Which model, if the endpoint serves several.")
+@click.option("--api-key", type=Secret(), envvar="OPENAI_API_KEY", show_envvar=True, help="The endpoint's key.")
+@click.option(
+    "--lengths",
+    type=Numbers(most=MOST_PROMPT, some=True),
+    default="1K,2K,4K,8K,16K,32K",
+    show_default=True,
+    help="Uncached tokens of prompts.",
+)
+@click.option(
+    "--cached",
+    type=Numbers(most=MOST_PROMPT),
+    default="8K",
+    show_default=True,
+    help='Cached tokens before them; "" for none.',
+)
+@click.option(
+    "--batches",
+    type=Numbers(SEQUENCES, MOST_SEQUENCES, some=True),
+    default="1,2,4,8,16",
+    show_default=True,
+    help="Sequences that decode at once.",
+)
+@click.option(
+    "--contexts",
+    type=Numbers(most=MOST_PROMPT, some=True),
+    default="1K,8K",
+    show_default=True,
+    help="Tokens of each of those.",
+)
+@click.option("--repeats", type=Whole(1, 100), default=4, show_default=True, help="Of each point.")
+@click.option("--steps", type=Whole(8, 4096), default=32, show_default=True, help="Decode steps a sample.")
+@click.option("--timeout", type=Seconds(1, DAY_S), default=600, show_default=True, help="Of one request, seconds.")
+@click.option("--name", type=Words(), help="What it is a profile of; without it OUT's name.")
+@click.option("--source", type=Words(), help="What the endpoint runs on: added to where the times come from.")
 @click.option("--fresh", is_flag=True, help="Forget what an interrupted run measured.")
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
 def measure(
@@ -144,10 +187,10 @@ def measure(
     out: Path,
     model: str | None,
     api_key: str | None,
-    lengths: str,
-    cached: str,
-    batches: str,
-    contexts: str,
+    lengths: tuple[int, ...],
+    cached: tuple[int, ...],
+    batches: tuple[int, ...],
+    contexts: tuple[int, ...],
     repeats: int,
     steps: int,
     timeout: float,
@@ -161,63 +204,29 @@ def measure(
     Prompts grow until the endpoint takes no more; each is new to its caches. Interrupted or failed, the same command
     goes on from where it was.
     """
-    from prfaas.cli.profilemeasure import Asked, finish, measured
+    from prfaas.cli.profilemeasure import Asked, finish, measured, ready
     from prfaas.measure.samples import Settings
 
     not_there(out, force)
+    product_at_most(MOST_AT_ONCE, batches, contexts, "--batches, --contexts")
     settings = Settings(
-        lengths=needed(lengths, "--lengths"),
-        cached=tuple(tokens(cached, "--cached")),
-        batches=needed(batches, "--batches"),
-        contexts=needed(contexts, "--contexts"),
-        repeats=repeats,
-        steps=steps,
+        lengths=lengths, cached=cached, batches=batches, contexts=contexts, repeats=repeats, steps=steps
     )
     asked = Asked(url, out, model, api_key, settings, timeout, name, source, fresh)
+    ready(asked)
     write(measured(asked), out)
     finish(asked)
 
 
 def found(profile: str) -> ProfileFile:
     """The built-in `profile`, or that of a file. Raises ConfigError."""
-    if profile not in built_in() and (Path(profile).suffix in (".yaml", ".yml", ".json") or Path(profile).exists()):
-        return read_profile_file(Path(profile))
+    if profile not in built_in() and (Path(profile).suffix in (".yaml", ".yml", ".json") or is_there(profile)):
+        return read_profile_file(FilePath().convert(profile, None, None))
     return load_profile_file(profile)
-
-
-def not_there(out: Path, force: bool) -> None:
-    """Raises ConfigError if `out` is a file that must not be replaced, or cannot be written."""
-    if out.exists() and not force:
-        raise ConfigError(f"{out}: is there already; expected a new file, or --force")
-    if not out.parent.is_dir():
-        raise ConfigError(f"{out}: {out.parent} is no directory; expected one that exists")
 
 
 def write(said: ProfileFile, out: Path) -> None:
     """Write `said`, whole or not at all, and say so."""
-    part = out.with_name(out.name + ".part")
-    try:
-        part.write_text(profile_text(said), encoding="utf-8")
-        part.replace(out)
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None
+    write_profile_file(said, out)
     points = f"{len(said.prefill.points)} prefill and {len(said.decode.points)} decode points"
     click.echo(f"{out}: {points}, {said.prefill.basis}")
-
-
-def tokens(text: str, option: str) -> list[int]:
-    """`1K,8K,32768` as rising numbers, K being 1024; of an empty text none. Raises ConfigError."""
-    from prfaas.model.hf.lengths import parse_lengths
-
-    try:
-        return sorted(parse_lengths(text)) if text.strip() else []
-    except ConfigError as error:
-        raise ConfigError(f"{option}: {str(error).removeprefix('lengths: ')}") from None
-
-
-def needed(text: str, option: str) -> tuple[int, ...]:
-    """`tokens`, at least one."""
-    found = tuple(tokens(text, option))
-    if not found:
-        raise ConfigError(f"{option}: got nothing; expected numbers such as 1K,8K,32768")
-    return found

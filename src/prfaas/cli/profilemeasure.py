@@ -13,6 +13,7 @@ from statistics import median
 
 import click
 
+from prfaas.cli.profileplace import free_or_file
 from prfaas.cli.profileshow import seconds
 from prfaas.cli.progress import StepLine
 from prfaas.core.errors import ConfigError, RemoteError
@@ -21,6 +22,7 @@ from prfaas.measure.fit import profile_of_samples
 from prfaas.measure.prompts import Prompts
 from prfaas.measure.run import Measuring
 from prfaas.measure.samples import Journal, Probe, Run, Settings, probes
+from prfaas.model.profileecho import one_line
 from prfaas.model.profilefile import ProfileFile
 from prfaas.runtime.client import make_session
 
@@ -45,6 +47,11 @@ class Asked:
     def journal(self) -> Path:
         """Where samples are kept until the profile is written."""
         return self.out.with_name(self.out.name + ".journal")
+
+    @property
+    def kept(self) -> Path:
+        """Where they are afterwards."""
+        return self.out.with_name(self.out.name + ".samples")
 
 
 @dataclass(slots=True)
@@ -82,6 +89,12 @@ class Shown:
             click.echo(f"  {seconds(round(middle))}, give or take {spread:.1%}", err=True)
 
 
+def ready(asked: Asked) -> None:
+    """Raises ConfigError if samples cannot be kept beside the profile."""
+    for path in (asked.journal, asked.kept):
+        free_or_file(path)
+
+
 def measured(asked: Asked) -> ProfileFile:
     """The profile of the endpoint. Raises click's Exit with 1 when the endpoint fails, 130 when interrupted.
 
@@ -89,11 +102,14 @@ def measured(asked: Asked) -> ProfileFile:
     """
     url = endpoint_url(asked.url)
     if asked.fresh:
-        asked.journal.unlink(missing_ok=True)
+        try:
+            asked.journal.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{asked.journal}: cannot be removed: {error.strerror}") from None
     try:
         return asyncio.run(_measure(asked, url))
     except RemoteError as error:
-        click.echo(f"{url}: {error}", err=True)
+        click.echo(f"{url}: {one_line(str(error))}", err=True)
         _kept(asked)
         raise click.exceptions.Exit(1) from None
     except KeyboardInterrupt:
@@ -104,16 +120,18 @@ def measured(asked: Asked) -> ProfileFile:
 
 async def _measure(asked: Asked, url: str) -> ProfileFile:
     async with make_session(asked.api_key) as session:
-        served = await discover(session, url, asked.model)
+        served = await discover(session, url, asked.model, asked.timeout_s)
         journal = Journal(asked.journal, Run(url, served.model, asked.settings))
         try:
             wanted = list(probes(asked.settings))
             if journal.samples:
                 click.echo(f"going on from {asked.journal}: {len(journal.samples)} samples", err=True)
-            click.echo(f"{url}: {served.model}, {len(wanted)} points, {asked.settings.repeats} times each", err=True)
+            click.echo(
+                f"{url}: {one_line(served.model)}, {len(wanted)} points, {asked.settings.repeats} times each", err=True
+            )
             shown = Shown(asked.settings.repeats, wanted)
             endpoint = Endpoint(session, url, served, asked.timeout_s)
-            prompts = Prompts(random.SystemRandom())
+            prompts = Prompts(random.Random())
             ticking = asyncio.create_task(_ticking(shown))
             try:
                 await Measuring(endpoint, asked.settings, journal, prompts, shown.begun, shown.settled).run()
@@ -123,7 +141,7 @@ async def _measure(asked: Asked, url: str) -> ProfileFile:
         finally:
             journal.close()
     source = f"{asked.source}; " if asked.source else ""
-    source += f"{served.model} at {url}, measured by prfaas profile measure"
+    source += f"{one_line(served.model)} at {url}, measured by prfaas profile measure"
     said, prefill, decode = profile_of_samples(journal.samples, asked.name or asked.out.stem, source, date.today())
     click.echo(f"prefill: {prefill.text()}\ndecode: {decode.text()}", err=True)
     return said
@@ -131,12 +149,11 @@ async def _measure(asked: Asked, url: str) -> ProfileFile:
 
 def finish(asked: Asked) -> None:
     """The profile is written: the samples are kept beside it, and the next run begins anew."""
-    kept = asked.out.with_name(asked.out.name + ".samples")
     try:
-        asked.journal.replace(kept)
+        asked.journal.replace(asked.kept)
     except OSError as error:
         raise ConfigError(f"{asked.journal}: cannot be renamed: {error.strerror}") from None
-    click.echo(f"the samples are kept in {kept}", err=True)
+    click.echo(f"the samples are kept in {asked.kept}", err=True)
 
 
 async def _ticking(shown: Shown) -> None:
@@ -147,5 +164,6 @@ async def _ticking(shown: Shown) -> None:
 
 def _kept(asked: Asked) -> None:
     if asked.journal.exists():
-        lines = asked.journal.read_bytes().count(b'"kind":"sample"')
-        click.echo(f"{lines} samples are kept in {asked.journal}; the same command goes on from there", err=True)
+        count = asked.journal.read_bytes().count(b'"kind":"sample"')
+        kept = "1 sample is" if count == 1 else f"{count} samples are"
+        click.echo(f"{kept} kept in {asked.journal}; the same command goes on from there", err=True)

@@ -10,15 +10,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
 from prfaas.core.errors import ConfigError, PeerFailure, ProtocolError
+from prfaas.model.profileecho import one_line, shown
 from prfaas.runtime.client import Refused, call, refusal, sendable
 from prfaas.wire.sse import EventReader
 
-MODELS_S = 30.0
+EXPECTED = "an endpoint such as http://127.0.0.1:8000/v1"
 
 
 class _Card(msgspec.Struct):
@@ -162,30 +164,40 @@ class Endpoint:
 
 def endpoint_url(url: str) -> str:
     """`url` with scheme and /v1. Raises ConfigError."""
+    if any(mark in url for mark in "@?#"):  # not echoed: there may be a password in it
+        raise ConfigError(f"got an endpoint with a user, a query or a fragment; expected {EXPECTED}, without")
+    if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
+        raise ConfigError(f"got {shown(url)}; expected {EXPECTED}")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", 80 if parts.port is None else parts.port
+        host.removesuffix(".").encode("idna")  # as a resolver does, which fails at labels of 0 or over 63 characters
+    except ValueError:
+        host, port = "", 0
+    if not host or not port:
+        raise ConfigError(f"got {shown(url)}; expected {EXPECTED}: a host, and a port from 1 to 65535")
     url = url.rstrip("/")
-    if not url.startswith(("http://", "https://")) or not url.split("://", 1)[1].strip("/"):
-        raise ConfigError(f"got {url!r}; expected an endpoint such as http://127.0.0.1:8000/v1")
     return url if url.endswith("/v1") else f"{url}/v1"
 
 
-async def discover(session: aiohttp.ClientSession, url: str, model: str | None) -> Served:
+async def discover(session: aiohttp.ClientSession, url: str, model: str | None, timeout_s: float) -> Served:
     """What the endpoint at `url` serves: its only model, or `model`. Raises ConfigError, or what `call` does."""
     try:
-        cards = (await call(session, "GET", f"{url}/models", None, _Cards, timeout_s=MODELS_S)).data
+        cards = (await call(session, "GET", f"{url}/models", None, _Cards, timeout_s=timeout_s)).data
     except Refused as error:
         if error.status in (401, 403):
             raise ConfigError(
-                f"{url}: HTTP {error.status}: {error.detail}; expected a key in $OPENAI_API_KEY"
+                f"{url}: HTTP {error.status}: {one_line(error.detail)}; expected a key in $OPENAI_API_KEY"
             ) from None
         if error.status == 404 and model is not None:
             return Served(model, None)
         raise
-    names = [card.id for card in cards]
+    names = one_line(", ".join(card.id for card in cards))
     if model is None and len(cards) == 1:
         return Served(cards[0].id, cards[0].max_model_len)
     for card in cards:
         if card.id == model:
             return Served(card.id, card.max_model_len)
     if model is None:
-        raise ConfigError(f"{url} serves {', '.join(names) or 'nothing'}; expected --model with one of them")
-    raise ConfigError(f"{url}: no model {model!r}; expected one of {', '.join(names)}")
+        raise ConfigError(f"{url} serves {names or 'nothing'}; expected --model with one of them")
+    raise ConfigError(f"{url}: no model {shown(model)}; expected one of {names or 'none'}")

@@ -7,7 +7,8 @@ all sequences decode, from the last one's first token on; then it hangs up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from prfaas.core.errors import PeerFailure, ProtocolError
@@ -15,6 +16,7 @@ from prfaas.measure.ask import Endpoint, Heard
 from prfaas.measure.prompts import Prompts
 from prfaas.measure.samples import Journal, Probe, Sample, Settings, Stop, probes
 from prfaas.measure.together import step_of
+from prfaas.model.profileecho import one_line
 from prfaas.runtime.client import Refused
 
 FIRST_WORDS = (200, 400)
@@ -94,9 +96,9 @@ class Measuring:
         )
         if isinstance(error, Refused) and smaller:
             if error.status in TOO_MUCH or (error.status in BUSY and probe.what == "decode" and probe.x > 1):
-                return f"HTTP {error.status}: {error.detail}"
+                return f"HTTP {error.status}: {one_line(error.detail)}"
         elif error.code == "timeout" and smaller:
-            return error.detail
+            return one_line(error.detail)
         raise error
 
     async def _prefill(self, probe: Probe) -> tuple[int, int, int]:
@@ -125,17 +127,27 @@ class Measuring:
         answer, context = self._answer(probe), self._prompts.expected(probe.y)
 
         def hear(heard: Heard, moved: Callable[[], None]) -> Coroutine[Any, Any, Heard]:
-            return self._endpoint.hear(self._prompts.of_tokens(probe.y), answer, heard, moved)
+            return self._endpoint.hear(next(prompts), answer, heard, moved)
 
+        prompts = await self._many(probe)
         found = await step_of(probe.x, self._settings.steps, hear)
         if found is None:
             # Prefills took longer than thought: the first had ended before the last began.
             answer = self._fitting(probe, 4 * answer)
+            prompts = await self._many(probe)
             found = await step_of(probe.x, self._settings.steps, hear)
         if found is None:
             raise Unable("not all decoded at once: the endpoint runs fewer, or ends answers early")
         ns, made = found
         return probe.x, context + made, ns
+
+    async def _many(self, probe: Probe) -> Iterator[str]:
+        """The prompts of a batch, made before the first is sent; an interruption is heard between two of them."""
+        made = []
+        for _ in range(probe.x):
+            made.append(self._prompts.of_tokens(probe.y))
+            await asyncio.sleep(0)
+        return iter(made)
 
     def _answer(self, probe: Probe) -> int:
         """Tokens that an answer must have so that the first is not over before the last has begun."""

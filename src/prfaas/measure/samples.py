@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from prfaas.core.errors import ConfigError
+from prfaas.model.profileecho import cut
 
 What = Literal["prefill", "decode"]
 VERSION = 1
@@ -112,7 +113,7 @@ class Journal:
     """The file of one run. What is there of the same run already is in `samples` and `stops`."""
 
     def __init__(self, path: Path, run: Run) -> None:
-        """Raises ConfigError when the file is of another run or cannot be written."""
+        """Raises ConfigError when the file is of another run (and has samples of it) or cannot be written."""
         self.path = path
         self.samples: list[Sample] = []
         self.stops: list[Stop] = []
@@ -136,8 +137,10 @@ class Journal:
         self._add(line)
 
     def close(self) -> None:
-        """No more comes."""
+        """No more comes. Without a sample there is nothing to go on from: no journal is left."""
         self._file.close()
+        if not self.samples:
+            self.path.unlink(missing_ok=True)
 
     def _add(self, line: Run | Sample | Stop) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
@@ -145,8 +148,8 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _read(self, run: Run) -> int | None:
-        """How many bytes are whole lines, None when there is none: a line that a crash cut off is dropped."""
-        data = self._file.read()
+        """How many bytes are whole lines, None when no sample is there: a line that a crash cut off is dropped."""
+        data, found = self._file.read(), None
         whole = data.rfind(b"\n") + 1
         for number, raw in enumerate(data[:whole].splitlines(), 1):
             try:
@@ -156,21 +159,27 @@ class Journal:
             if (number == 1) != isinstance(line, Run):
                 raise ConfigError(f"{self.path}:{number}: expected a journal, whose first line says what is measured")
             if isinstance(line, Run):
-                self._check(line, run)
+                found = line
             elif isinstance(line, Sample):
                 self.samples.append(line)
             else:
                 self.stops.append(line)
-        if not whole:
+        if found is None or not self.samples:
+            self.stops.clear()
             self._file.truncate(0)
             return None
+        self._check(found, run)
         return whole
 
     def _check(self, found: Run, run: Run) -> None:
         for name in ("version", "url", "model", "settings"):
             before, now = getattr(found, name), getattr(run, name)
             if before != now:
-                shown = "with other settings" if name == "settings" else f"of {name} {before}, not {now}"
+                shown = (
+                    "with other settings"
+                    if name == "settings"
+                    else f"of {name} {cut(str(before))}, not {cut(str(now))}"
+                )
                 raise ConfigError(
                     f"{self.path}:1: a run {shown}; expected the same command to go on, or --fresh to begin anew"
                 )

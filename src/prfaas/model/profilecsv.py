@@ -15,7 +15,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ import msgspec
 from prfaas.config.complaint import convert, explain
 from prfaas.config.units import Timeout
 from prfaas.core.errors import ConfigError
+from prfaas.model.profileecho import elided, shown
 from prfaas.model.profilefile import (
     Basis,
     DecodePoint,
@@ -72,7 +73,7 @@ class Read:
             point = convert(value, shape)
         except msgspec.ValidationError as error:
             where, what = explain(error, value, shape)
-            raise line.error(what, str(where[0]) if where else "") from None
+            raise line.error(elided(what), str(where[0]) if where else "") from None
         (self.prefills if kind == "prefill" else self.decodes).append(point)
         self.rows[kind].append(line)
 
@@ -129,7 +130,7 @@ def _header(line: Line, names: list[str]) -> list[str]:
     known = ("kind", *COLUMNS["prefill"], *COLUMNS["decode"], *TIMES)
     for name in names:
         if name not in known:
-            raise line.error(f"got column {name!r}; expected some of {', '.join(known)}")
+            raise line.error(f"got column {shown(name)}; expected some of {', '.join(known)}")
         if names.count(name) > 1:
             raise line.error(f"column {name} is there twice; expected it once")
     if sum(name in TIMES for name in names) != 1:
@@ -144,7 +145,7 @@ def _kind(line: Line, names: list[str]) -> str:
     said = line.cells.get("kind", "").lower()
     if said:
         if said not in COLUMNS:
-            raise line.error(f"got {line.cells['kind']!r}; expected prefill or decode", "kind")
+            raise line.error(f"got {shown(line.cells['kind'])}; expected prefill or decode", "kind")
         kind = said
     elif "kind" in names:
         raise line.error("got nothing; expected prefill or decode", "kind")
@@ -156,7 +157,7 @@ def _kind(line: Line, names: list[str]) -> str:
     for other, columns in COLUMNS.items():
         for column in columns:
             if other != kind and column in line.cells:
-                raise line.error(f"got {line.cells[column]!r} in a row of {kind}; expected nothing", column)
+                raise line.error(f"got {shown(line.cells[column])} in a row of {kind}; expected nothing", column)
     if COLUMNS[kind][0] not in line.cells:
         raise line.error("got nothing; expected a whole number", COLUMNS[kind][0])
     return kind
@@ -165,7 +166,7 @@ def _kind(line: Line, names: list[str]) -> str:
 def _whole(line: Line, column: str) -> int:
     text = line.cells[column]
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise line.error(f"got {text!r}; expected a whole number", column)
+        raise line.error(f"got {shown(text)}; expected a whole number", column)
     return int(text)
 
 
@@ -179,15 +180,16 @@ def _time(line: Line) -> str:
         try:
             return Timeout.parse(text).text()
         except ValueError as error:
-            raise line.error(f"{error} (or a column time_s, time_ms, ...)", column) from None
+            raise line.error(f"{elided(str(error))} (or a column time_s, time_ms, ...)", column) from None
     unit = column.removeprefix("time_")
     try:
         amount = Decimal(text)
-        ns = Timeout(int((amount * Timeout.UNITS[unit]).to_integral_value()))
-    except (InvalidOperation, OverflowError, ValueError):
-        raise line.error(f"got {text!r}; expected a number of {unit}", column) from None
+        # Far beyond any bound is as good as just beyond, and makes no number of a million digits.
+        ns = Timeout(int((min(amount, Decimal(1 << 63)) * Timeout.UNITS[unit]).to_integral_value()))
+    except (ArithmeticError, ValueError):
+        raise line.error(f"got {shown(text)}; expected a number of {unit}", column) from None
     if not 0 < ns <= 1 << 62:
-        raise line.error(f"got {text!r}; expected more than zero, and no more than a century", column)
+        raise line.error(f"got {shown(text)}; expected more than zero, and no more than a century", column)
     return ns.text()
 
 

@@ -34,6 +34,7 @@ from prfaas.config.document import Where, read_document
 from prfaas.config.units import Duration, Timeout
 from prfaas.core.errors import ConfigError
 from prfaas.model.profile import Curve, Profile
+from prfaas.model.profileecho import elided, shown
 
 DIRECTORY = Path(__file__).parent / "profiles"
 Basis = Annotated[
@@ -117,7 +118,7 @@ def load_profile_file(name: str) -> ProfileFile:
     if "/" in name:
         return read_profile_file(Path(name))
     if name not in built_in():
-        raise ConfigError(f"profile {name!r}: expected one of {', '.join(built_in())}, or a path with a slash")
+        raise ConfigError(f"profile {shown(name)}: expected one of {', '.join(built_in())}, or a path with a slash")
     return read_profile_file(DIRECTORY / f"{name}.yaml")
 
 
@@ -128,6 +129,14 @@ def read_profile(path: Path) -> Profile:
 
 def read_profile_file(path: Path) -> ProfileFile:
     """What the file in `path` says, free of contradictions. Raises ConfigError with line, row and what was expected."""
+    try:
+        return _read(path)
+    except ConfigError as error:
+        before = str(path)  # which is never cut
+        raise ConfigError(before + elided(str(error).removeprefix(before))) from None
+
+
+def _read(path: Path) -> ProfileFile:
     document = read_document(path, "a profile")
     try:
         said: ProfileFile = convert(document.value, ProfileFile)
