@@ -140,3 +140,19 @@ def test_the_verdict_names_what_is_full(changed: Callable[..., Path]) -> None:
     rows = {row.split()[0]: row.split() for row in busy.splitlines()[2:]}
     assert rows["b"][1] == rows["a"][-2] == "100"
     assert int(rows["a"][1]) < 90
+
+
+@pytest.mark.parametrize("line", ["", ", price: 0"])
+def test_the_least_price_is_a_price(changed: Callable[..., Path], line: str) -> None:
+    """A line that costs nothing is one, too."""
+    path = changed(
+        ("nodes: 4\n", "nodes: 4\n    price: 0.01\n"),
+        ("nodes: 8 ", "price: 0.01\n    nodes: 8 "),
+        ("5ms}", f"5ms{line}}}"),
+    )
+    found = plan_of(path)
+    assert found.exact.same_cost is not None
+    assert found.exact.same_cost.rate == pytest.approx(found.exact.homogeneous.rate)
+    said = list(verdict(found))
+    assert any(one.startswith("A million tokens costs") for one in said)
+    assert not any("Without prices" in one for one in said)

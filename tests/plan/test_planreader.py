@@ -56,6 +56,9 @@ FAULTS = [
         26,
         "links[0].price: given, but no cluster has one; expected `price` in every",
     ),
+    ("decode_batch: 20", "price: 0", 23, "clusters.home.price: got 0; expected a number >= 0.01"),
+    ("decode_batch: 20", "price: 10000001", 23, "clusters.home.price: got 10000001; expected a number <= "),
+    ("rtt: 5ms}", "rtt: 5ms, price: -1}", 26, "links[0].price: got -1; expected a number >= 0"),
     ("decode_batch: 20", "share: 0.5", 11, "the shares of the pd clusters sum to 0.5; expected 1"),
     ("decode_batch: 20", "kv_memory: 1MB", 23, "holds no sequence of 2"),
     (

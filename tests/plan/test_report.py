@@ -12,7 +12,7 @@ from prfaas.plan.report import report
 from prfaas.plan.verdict import verdict
 from prfaas.plan.words import bits, change, number, percent, table, tokens, wrapped
 
-from .conftest import plan_of
+from .conftest import TWO_BY_TWO, plan_of
 
 
 @pytest.mark.parametrize("formulas", ["paper", "exact"])
@@ -70,6 +70,29 @@ def test_a_decode_step_that_nobody_measured_is_marked(changed: Callable[..., Pat
     plan = plan_of(changed(("decode_batch: 20", "decode_batch: 30")))
     text = report(plan, plan.paper)
     assert "home: a decode step of 30 sequences lies outside the points of paper-h20" in text
+
+
+@pytest.mark.parametrize(("tpot", "word"), [("24ms", "misses"), ("25ms", "meets"), ("1ms", "misses")])
+def test_a_batch_that_is_given_is_judged(changed: Callable[..., Path], tpot: str, word: str) -> None:
+    plan = plan_of(changed(("tpot: 25ms", f"tpot: {tpot}")))
+    assert f"TPOT of {tpot}, by the decode step: home {word} it (25.00 ms with a batch of 20)." in list(verdict(plan))
+    text = report(plan, plan.paper)
+    assert "decode batch 20, 25.00 ms a token" in text
+    assert (": TPOT missed" in text) == (word == "misses")
+
+
+def test_without_a_promise_nothing_is_judged(changed: Callable[..., Path]) -> None:
+    plan = plan_of(changed(("slo:\n  tpot: 25ms\n", "")))
+    assert not any("TPOT" in line for line in verdict(plan))
+
+
+def test_shares_by_nodes_are_said(two_by_two: Plan, tmp_path: Path) -> None:
+    assert "by their nodes" not in report(two_by_two, two_by_two.paper)
+    path = tmp_path / "plan.yaml"
+    path.write_text(TWO_BY_TWO.read_text().replace(", share: 0.6", "").replace(", share: 0.4", ""))
+    plan = plan_of(path)
+    assert [home.share for home in plan.site.homes] == [8 / 14, 6 / 14]
+    assert "share    by their nodes: a node more also draws traffic to its cluster" in report(plan, plan.paper)
 
 
 def test_who_does_what_is_said_of_several_clusters(two_by_two: Plan, paper: Plan) -> None:

@@ -62,9 +62,17 @@ class Inputs:
 
     def decode_rate(self, cluster: str, workload: Workload) -> float:
         """Requests a second that one decode node of a pd cluster ends."""
-        batch = self.batches[cluster]
-        step_ns = self.profiles[cluster].decode_step_ns(batch, _decode_context(workload))
-        return decode_rate(batch, step_ns / 1e9, workload.output)
+        return decode_rate(self.batches[cluster], self.step_ns(cluster, workload) / 1e9, workload.output)
+
+    def step_ns(self, cluster: str, workload: Workload | None = None) -> int:
+        """Of a decode node of a pd cluster: TPOT. `workload`: another one than the file's."""
+        context = _decode_context(workload or self.workload)
+        return self.profiles[cluster].decode_step_ns(self.batches[cluster], context)
+
+    def meets_tpot(self, cluster: str) -> bool:
+        """Whether a pd cluster's step is within `slo.tpot`; true without one."""
+        most = self.said.slo.tpot_ns
+        return most is None or self.step_ns(cluster) <= most
 
     def site(self, workload: Workload | None = None) -> Site:
         """The plain numbers. `workload`: another one than the file's."""

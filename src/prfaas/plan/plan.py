@@ -50,7 +50,7 @@ class Plan:
         clusters = inputs.said.clusters.values()
         self.gpus = sum(cluster.nodes * cluster.gpus for cluster in clusters)
         self.gpu_costs = [float(cluster.gpus) for cluster in homes]
-        self.priced = all(cluster.price for cluster in homes) and all(c.price is not None for c in clusters)
+        self.priced = all(cluster.price is not None for cluster in clusters)
         self.price_costs = [cluster.price or 0.0 for cluster in homes]
 
     @cached_property

@@ -16,7 +16,9 @@ from prfaas.config.units import Bandwidth, Duration, Size, Timeout
 
 Text = Annotated[str, Meta(min_length=1)]
 Tokens = Annotated[int, Meta(ge=1, le=1 << 30)]
-Price = Annotated[float, Meta(ge=0, le=1e9)]
+NodePrice = Annotated[float, Meta(ge=0.01, le=1e7)]
+"""Never 0: what costs nothing can be had without end, and there is nothing to compare."""
+LinePrice = Annotated[float, Meta(ge=0, le=1000)]
 
 
 class LogNormal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="lognormal"):
@@ -67,7 +69,7 @@ class PlanCluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ]
     nodes: Annotated[int, Meta(ge=1, le=100_000, description="Its nodes, whatever their role.")]
     gpus: Annotated[int, Meta(ge=1, le=4096, description="Accelerators a node.")] = 8
-    price: Annotated[Price | None, Meta(description="Of a node for an hour, in any one currency.")] = None
+    price: Annotated[NodePrice | None, Meta(description="Of a node for an hour, in any one currency.")] = None
     decode_batch: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 20)] | None,
         Meta(description="Of a pd cluster: sequences a decode node runs at once. Left out: what `slo.tpot` allows."),
@@ -78,7 +80,9 @@ class PlanCluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = field(name="kv_memory", default=None)
     share: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(description="Of a pd cluster: its part of all requests. Left out in all: by their nodes."),
+        Meta(
+            description="Of a pd cluster: its part of all requests. Left out in all: by their nodes, so a node more also draws traffic."
+        ),
     ] = None
 
 
@@ -91,7 +95,7 @@ class PlanLink(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rtt_ns: Annotated[
         Duration, Meta(description="Round trip, such as 20ms. Not in any figure, goes into the topology.")
     ] = field(name="rtt", default_factory=lambda: Duration(5 * 10**6))
-    price: Annotated[Price | None, Meta(description="Of a GB (10^9 bytes) that crosses it.")] = None
+    price: Annotated[LinePrice | None, Meta(description="Of a GB (10^9 bytes) that crosses it.")] = None
 
 
 class Objectives(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,9 +104,12 @@ class Objectives(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ttft_p90_ns: Annotated[
         Timeout | None, Meta(description="Time to first token that nine in ten meet; prefill time alone is judged.")
     ] = field(name="ttft_p90", default=None)
-    tpot_ns: Annotated[Timeout | None, Meta(description="Time of each further token, such as 25ms.")] = field(
-        name="tpot", default=None
-    )
+    tpot_ns: Annotated[
+        Timeout | None,
+        Meta(
+            description="Time of each further token, such as 25ms: decides the decode batch, judges one that is given."
+        ),
+    ] = field(name="tpot", default=None)
 
 
 class Compare(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

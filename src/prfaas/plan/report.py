@@ -68,13 +68,21 @@ def _asked(inputs: Inputs) -> str:
         f"         mean {tokens(mean)} uncached tokens{hits}, {number(workload.output, 0)} of answer",
     ]
     for name, cluster in said.clusters.items():
-        batch = f", decode batch {inputs.batches[name]}" if name in inputs.batches else ""
-        rows.append(
-            f"{name:8} {cluster.kind}: {cluster.nodes} nodes of {cluster.gpus}, {inputs.profiles[name].name}{batch}"
-        )
+        nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+        batch = _batch(inputs, name) if name in inputs.batches else ""
+        rows.append(f"{name:8} {cluster.kind}: {nodes} of {cluster.gpus}, {inputs.profiles[name].name}{batch}")
+    homes = inputs.homes.values()
+    if len(homes) > 1 and all(cluster.share is None for cluster in homes):
+        rows.append("share    by their nodes: a node more also draws traffic to its cluster (`share` holds it)")
     for link in said.links:
         rows.append(f"link     {link.source} -> {link.target}: {link.bandwidth_bps.text()}")
     return "\n".join(rows)
+
+
+def _batch(inputs: Inputs, name: str) -> str:
+    step = f"{number(inputs.step_ns(name) / 1e6)} ms a token"
+    missed = "" if inputs.meets_tpot(name) else ": TPOT missed"
+    return f", decode batch {inputs.batches[name]}, {step}{missed}"
 
 
 def _designs(plan: Plan, compared: Compared) -> str:

@@ -119,6 +119,13 @@ def _promises(plan: Plan) -> Iterator[str]:
             for one in exact.all()
         ]
         yield f"TTFT P90 of {said.slo.ttft_p90_ns.text()}, by prefill time alone: {', '.join(words)}."
+    if said.slo.tpot_ns is not None:
+        words = [
+            f"{name} {'meets' if plan.inputs.meets_tpot(name) else 'misses'} it "
+            f"({number(plan.inputs.step_ns(name) / 1e6)} ms with a batch of {batch})"
+            for name, batch in plan.inputs.batches.items()
+        ]
+        yield f"TPOT of {said.slo.tpot_ns.text()}, by the decode step: {', '.join(words)}."
     if said.traffic.rate is not None:
         load = said.traffic.rate / exact.prfaas.rate
         word = "is enough" if load < 1 else "is not enough"
