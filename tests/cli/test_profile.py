@@ -91,7 +91,7 @@ def test_show_as_json(tmp_path: Path) -> None:
         (("measure", "http://h:1", "--contexts", "17M"), "--contexts: got '17M'; expected tokens such as"),
         (
             ("measure", "http://h:1", "--batches", "1,4K", "--contexts", "1K,16K"),
-            "--batches, --contexts: got 4096 times 16384 tokens at once; expected at most 33554432",
+            "--batches, --contexts: got 4096 times 16384 tokens at once; expected at most 32M",
         ),
         (
             ("measure", "http://h:1", "--lengths", ",".join(map(str, range(1, 40)))),
@@ -157,6 +157,10 @@ LONG = "9" * 5000
         ("csv", "in.csv", "o.yaml", "--source", "s", "--basis", LONG),
         ("csv", "in.csv", "o.yaml", "--source", "s"),
         ("aiconfigurator", "M", "o.yaml", "--system", "s", "--tp", LONG),
+        ("csv", "in.csv", "o.yaml", "--source", LONG),
+        ("aiconfigurator", LONG, "o.yaml", "--system", "s"),
+        ("aiconfigurator", "M", "o.yaml", "--system", LONG),
+        ("measure", "http://h:1", "--model", LONG),
         ("measure", LONG),
         ("measure", f"http://{LONG}"),
         ("measure", f"http://h:{LONG}"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,19 @@ def test_other_files_are_no_journals(tmp_path: Path, text: str, what: str) -> No
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written: No such file or directory"):
         Journal(tmp_path / "none" / "j", RUN)
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    journal = Journal(tmp_path / "j", RUN)
+    journal.add(SAMPLE)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match="j: cannot be written: No space left on device"):
+        journal.add(SAMPLE)
+    journal.close()
+    assert (tmp_path / "j").exists()
 
 
 def beyond(limit: Probe) -> list[str]:

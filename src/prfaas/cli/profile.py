@@ -8,7 +8,18 @@ from typing import get_args
 
 import click
 
-from prfaas.cli.profileoptions import Day, FilePath, Numbers, OneOf, Seconds, Secret, Whole, Words, product_at_most
+from prfaas.cli.profileoptions import (
+    MOST_NAME,
+    Day,
+    FilePath,
+    Numbers,
+    OneOf,
+    Seconds,
+    Secret,
+    Whole,
+    Words,
+    product_at_most,
+)
 from prfaas.cli.profileplace import is_there, not_there
 from prfaas.cli.profileshow import listed, shown
 from prfaas.model.profilefile import Basis, ProfileFile, built_in, load_profile_file, read_profile_file
@@ -88,11 +99,11 @@ def csv_(
 
 
 @command.command("aiconfigurator")
-@click.argument("model")
+@click.argument("model", type=Words(MOST_NAME))
 @click.argument("out", type=FilePath())
-@click.option("--system", required=True, help="The accelerator, such as h200_sxm.")
-@click.option("--backend", default="sglang", show_default=True, help="sglang, vllm or trtllm.")
-@click.option("--backend-version", help="Of its data; without it the newest whole ones.")
+@click.option("--system", type=Words(MOST_NAME), required=True, help="The accelerator, such as h200_sxm.")
+@click.option("--backend", type=Words(MOST_NAME), default="sglang", show_default=True, help="sglang, vllm or trtllm.")
+@click.option("--backend-version", type=Words(MOST_NAME), help="Of its data; without it the newest whole ones.")
 @click.option("--tp", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Tensor parallel.")
 @click.option("--pp", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Pipeline parallel.")
 @click.option("--attention-dp", type=Whole(1, MOST_WAY), default=1, show_default=True, help="Attention data parallel.")
@@ -145,7 +156,7 @@ def aiconfigurator(
 @command.command("measure")
 @click.argument("url")
 @click.option("--out", type=FilePath(), default="measured.yaml", show_default=True, help="The profile.")
-@click.option("--model", type=Words(), help="Which model, if the endpoint serves several.")
+@click.option("--model", type=Words(MOST_NAME), help="Which model, if the endpoint serves several.")
 @click.option("--api-key", type=Secret(), envvar="OPENAI_API_KEY", show_envvar=True, help="The endpoint's key.")
 @click.option(
     "--lengths",

@@ -75,7 +75,7 @@ class Shown:
         if (probe := self.now) is None:
             return
         place = f"{self.wanted.index(probe) + 1} of {len(self.wanted)}"
-        self.step(f"{place}: {probe.text()}, {self.repeats} times", time.monotonic() - self.since)
+        self.step(f"{place}: {probe.text()}, {times(self.repeats)}", time.monotonic() - self.since)
 
     def settled(self, probe: Probe, times: list[int], why: str) -> None:
         """A probe is over."""
@@ -127,7 +127,7 @@ async def _measure(asked: Asked, url: str) -> ProfileFile:
             if journal.samples:
                 click.echo(f"going on from {asked.journal}: {len(journal.samples)} samples", err=True)
             click.echo(
-                f"{url}: {one_line(served.model)}, {len(wanted)} points, {asked.settings.repeats} times each", err=True
+                f"{url}: {one_line(served.model)}, {len(wanted)} points, {times(asked.settings.repeats)} each", err=True
             )
             shown = Shown(asked.settings.repeats, wanted)
             endpoint = Endpoint(session, url, served, asked.timeout_s)
@@ -154,6 +154,11 @@ def finish(asked: Asked) -> None:
     except OSError as error:
         raise ConfigError(f"{asked.journal}: cannot be renamed: {error.strerror}") from None
     click.echo(f"the samples are kept in {asked.kept}", err=True)
+
+
+def times(count: int) -> str:
+    """For people."""
+    return "once" if count == 1 else f"{count} times"
 
 
 async def _ticking(shown: Shown) -> None:

@@ -14,13 +14,15 @@ from typing import Any
 import click
 
 from prfaas.core.errors import ConfigError
-from prfaas.model.hf.lengths import parse_lengths
+from prfaas.model.hf.lengths import length_text, parse_lengths
 from prfaas.model.profileecho import shown
 
 MOST_TOKENS = 1 << 30
 """As a profile file allows."""
 MOST_NUMBERS = 32
 """In one list: so that a grid of them is a file that can be read."""
+MOST_TEXT = 4000
+"""Characters of what is written into a profile."""
 MOST_NAME = 255
 """Bytes of one name in a path."""
 Parameter = click.Parameter | None
@@ -87,12 +89,12 @@ class Day(click.DateTime):
 
 
 class Words(click.ParamType):  # type: ignore[type-arg]
-    """Text that a file can hold; not blank, unless `blank`."""
+    """Text that a file can hold, of up to `most` characters; not blank, unless `blank`."""
 
     name = "text"
 
-    def __init__(self, *, blank: bool = False) -> None:
-        self.blank = blank
+    def __init__(self, most: int = MOST_TEXT, *, blank: bool = False) -> None:
+        self.most, self.blank = most, blank
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> str:
         """The text. Raises ConfigError."""
@@ -101,6 +103,8 @@ class Words(click.ParamType):  # type: ignore[type-arg]
             raise wrong(param, text, "text that is not empty")
         if any("\ud800" <= char <= "\udfff" for char in text):
             raise wrong(param, text, "text in UTF-8")
+        if len(text) > self.most:
+            raise wrong(param, text, f"at most {self.most} characters")
         return text
 
 
@@ -136,7 +140,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
             except ConfigError:
                 number = self.most + 1
             if number > self.most:
-                raise wrong(param, word.strip(), f"{self.what}, at most {self.most}")
+                raise wrong(param, word.strip(), f"{self.what}, at most {_bound(self.most)}")
             found.add(number)
         if self.some and not found:
             raise ConfigError(f"{option(param)}: got nothing; expected {self.what}")
@@ -168,7 +172,9 @@ def product_at_most(
 ) -> None:
     """Raises ConfigError when the largest of both together are more than `most`."""
     if first and second and first[-1] * second[-1] > most:
-        raise ConfigError(f"{options}: got {first[-1]} times {second[-1]} {what}; expected at most {most}, or two runs")
+        raise ConfigError(
+            f"{options}: got {first[-1]} times {second[-1]} {what}; expected at most {_bound(most)}, or two runs"
+        )
 
 
 def wrong(param: Parameter, value: Any, expected: str) -> ConfigError:
@@ -179,3 +185,7 @@ def wrong(param: Parameter, value: Any, expected: str) -> ConfigError:
 def option(param: Parameter) -> str:
     """What it is called on the command line."""
     return param.opts[0] if param is not None else "value"
+
+
+def _bound(most: int) -> str:
+    return length_text(most) if most >= 1 << 20 else str(most)

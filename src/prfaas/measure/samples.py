@@ -9,6 +9,7 @@ It knows files and shapes; it does not know endpoints, nor how samples make a pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,20 +133,24 @@ class Journal:
             raise
 
     def add(self, line: Sample | Stop) -> None:
-        """Keep it, on the disk when this returns."""
-        (self.samples if isinstance(line, Sample) else self.stops).append(line)  # type: ignore[arg-type]
+        """Keep it, on the disk when this returns. Raises ConfigError when the disk is full."""
         self._add(line)
+        (self.samples if isinstance(line, Sample) else self.stops).append(line)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """No more comes. Without a sample there is nothing to go on from: no journal is left."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk, of which `add` has told
+            self._file.close()
         if not self.samples:
             self.path.unlink(missing_ok=True)
 
     def _add(self, line: Run | Sample | Stop) -> None:
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(msgspec.json.encode(line) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def _read(self, run: Run) -> int | None:
         """How many bytes are whole lines, None when no sample is there: a line that a crash cut off is dropped."""
