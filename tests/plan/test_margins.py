@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from prfaas.plan.margins import MOST_HITS
 from prfaas.plan.plan import Plan
+from prfaas.plan.report import report
 
 from .conftest import plan_of
 
@@ -24,6 +26,31 @@ def test_above_what_binds_more_bandwidth_brings_nothing(paper: Plan) -> None:
     at, wide = paper.margins.with_bandwidth(bps), paper.margins.with_bandwidth(bps * 100)
     assert at.prfaas == pytest.approx(wide.prfaas, rel=2e-3)
     assert paper.margins.with_bandwidth(bps * 0.9).prfaas < wide.prfaas * 0.999
+
+
+def test_what_there_is_has_the_figures_of_the_designs(paper: Plan, two_by_two: Plan) -> None:
+    for plan in paper, two_by_two:
+        exact, margins = plan.exact, plan.margins
+        output = round(plan.inputs.workload.output)
+        for one in margins.with_bandwidth(margins.links_bps), margins.with_output(output), margins.of(plan.site):
+            assert one.prfaas == pytest.approx(exact.prfaas.rate, rel=1e-6)
+            assert one.homogeneous == pytest.approx(exact.homogeneous.rate, rel=1e-9)
+            assert (one.threshold, one.n_p, one.n_d) == (exact.prfaas.threshold, exact.prfaas.n_p, exact.prfaas.n_d)
+
+
+def test_only_what_a_cache_saves_is_asked_over_fewer_bins(paper: Plan, two_by_two: Plan) -> None:
+    for plan in paper, two_by_two:
+        few, many = len(plan.margins.coarse.workload.lengths), len(plan.site.lengths)
+        assert len(plan.margins.site.lengths) == many > few
+        assert f"is asked over {few} bins of length, all else over {many}." in report(plan, plan.paper)
+        assert plan.margins.with_hits(0.0).ratio == pytest.approx(plan.margins.of(plan.site).ratio, rel=0.01)
+
+
+def test_how_far_was_looked_is_said(paper: Plan) -> None:
+    """Nothing above `MOST_HITS` was asked."""
+    assert paper.break_even.hits is None
+    (line,) = [one for one in report(paper, paper.paper).splitlines() if "once a cache saves" in one]
+    assert line.endswith(f"  not up to {MOST_HITS * 100:.0f} %")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp, log
 
 from prfaas.core.throughput.search import Search, Shape
@@ -51,12 +52,13 @@ class BreakEven:
 
 
 class Margins:
-    """Changed sites of the same inputs. `budget` and `costs` say what homogeneous nodes may replace (see `grown`)."""
+    """Changed sites of the same inputs, over the same bins as `site`, theirs; what a cache saves changes every length
+    and time, so that alone is asked over fewer bins. `budget` and `costs` say what homogeneous nodes may replace (see
+    `grown`)."""
 
-    def __init__(self, inputs: Inputs, budget: float, costs: Sequence[float]) -> None:
-        self.inputs = inputs.coarse()
+    def __init__(self, inputs: Inputs, site: Site, budget: float, costs: Sequence[float]) -> None:
+        self.inputs, self.site = inputs, site
         self.budget, self.costs = budget, costs
-        self.site = self.inputs.site()
         self.splits = Splits(self.site, "exact")
         self._last: Search | None = None
         self.links_bps = sum(bps for home in self.site.homes for bps in home.links_bps)
@@ -80,7 +82,13 @@ class Margins:
 
     def with_hits(self, share: float) -> Answer:
         """With this share of what is computed now found in a cache instead."""
-        return self.of(self.inputs.site(self.inputs.workload.with_hits(share)))
+        coarse = self.coarse
+        return self.of(coarse.site(coarse.workload.with_hits(share)))
+
+    @cached_property
+    def coarse(self) -> Inputs:
+        """With fewer bins."""
+        return self.inputs.coarse()
 
     def break_even(self) -> BreakEven:
         """All break-even points."""
@@ -91,7 +99,7 @@ class Margins:
         return BreakEven(
             binds,
             pays,
-            self._hits(now),
+            self._hits(),
         )
 
     def _rate(self, bps: float) -> float:
@@ -101,9 +109,9 @@ class Margins:
         self._last = Search(site, splits, self._last)
         return self._last.best()
 
-    def _hits(self, now: Answer) -> float | None:
+    def _hits(self) -> float | None:
         """The first share at which it pays no more: whole nodes make the ratio jump, so it is looked for in steps."""
-        if now.ratio <= 1:
+        if self.with_hits(0.0).ratio <= 1:
             return None
         step, before = 0.04, 0.0
         while before < MOST_HITS - 1e-9:

@@ -71,7 +71,7 @@ class Plan:
     @cached_property
     def margins(self) -> Margins:
         """Changed sites."""
-        return Margins(self.inputs, self.gpus, self.gpu_costs)
+        return Margins(self.inputs, self.site, self.gpus, self.gpu_costs)
 
     @cached_property
     def break_even(self) -> BreakEven:

@@ -81,7 +81,8 @@ class PlanCluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     share: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(
-            description="Of a pd cluster: its part of all requests. Left out in all: by their nodes, so a node more also draws traffic."
+            description="Of a pd cluster: its part of all requests. Left out in all: by their nodes, so a node more "
+            "also draws traffic."
         ),
     ] = None
 

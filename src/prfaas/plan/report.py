@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from prfaas.plan.designs import Binding, Design
 from prfaas.plan.inputs import Inputs
-from prfaas.plan.margins import Answer
+from prfaas.plan.margins import MOST_HITS, Answer
 from prfaas.plan.plan import Compared, Plan
 from prfaas.plan.planfile import LogNormal, Trace
 from prfaas.plan.verdict import verdict
@@ -190,6 +190,7 @@ def _break_even(plan: Plan) -> str:
     found, wide = plan.break_even, plan.margins.links_bps
     price, hits = plan.price_ratio, found.hits
     pays = plan.exact.prfaas.rate > plan.exact.homogeneous.rate
+    never = f"not up to {percent(MOST_HITS)}" if pays else "0 %"
     rows = [
         ["links begin to bind below", bits(found.binds_bps) if found.binds_bps else "never"],
         [
@@ -197,9 +198,11 @@ def _break_even(plan: Plan) -> str:
             bits(found.bandwidth_bps) if found.bandwidth_bps else "never" if pays else "any",
         ],
         ["a request costs more when a PrfaaS node costs, in PD nodes, above", number(price) if price else "0"],
-        ["no gain once a cache saves, of what is computed now", percent(hits) if hits else "never" if pays else "0 %"],
+        ["no gain once a cache saves, of what is computed now", percent(hits) if hits else never],
     ]
-    return f"Where it stops paying (exact; all links together, {bits(wide)} now)\n{table(rows)}"
+    coarse = f"  What a cache saves is asked over {len(plan.margins.coarse.workload.lengths)} bins of length, "
+    coarse += f"all else over {len(plan.site.lengths)}."
+    return f"Where it stops paying (exact; all links together, {bits(wide)} now)\n{table(rows)}\n{coarse}"
 
 
 def _bandwidths(plan: Plan) -> str:
