@@ -263,6 +263,23 @@ def test_a_failure_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path
         assert prfaas(*command, "--force", "--fresh")[0] == 0
 
 
+def test_a_fresh_run_forgets_nothing_before_the_endpoint_answers(tmp_path: Path) -> None:
+    out = tmp_path / "m.yaml"
+    fake = Fake(batches=list(BATCHES), hook=lambda count: busy(count) if count in (5, 10) else None)
+    with served(fake) as url:
+        command = ("measure", url, "--out", out, *FEW)
+        assert prfaas(*command)[0] == 1
+        kept = (tmp_path / "m.yaml.journal").read_bytes()
+        assert prfaas("measure", url, "--model", "nosuch", "--out", out, *FEW, "--fresh")[0] == 2
+        assert (tmp_path / "m.yaml.journal").read_bytes() == kept
+        code, _, told = prfaas(*command, "--fresh")
+        assert (code, "going on" in told) == (1, False)
+        assert told.splitlines()[-1] == (
+            f"2 samples are kept in {out}.journal; the same command without --fresh goes on from there"
+        )
+        assert prfaas(*command)[0] == 0
+
+
 def test_a_failure_before_the_first_sample_leaves_nothing(tmp_path: Path) -> None:
     out, fake = tmp_path / "m.yaml", Fake(batches=list(BATCHES), hook=lambda count: busy(count) if count < 2 else None)
     with served(fake) as url:

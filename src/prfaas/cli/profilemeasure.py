@@ -101,11 +101,6 @@ def measured(asked: Asked) -> ProfileFile:
     What was measured stays in the journal, and the same command goes on from there.
     """
     url = endpoint_url(asked.url)
-    if asked.fresh:
-        try:
-            asked.journal.unlink(missing_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{asked.journal}: cannot be removed: {error.strerror}") from None
     try:
         return asyncio.run(_measure(asked, url))
     except RemoteError as error:
@@ -121,6 +116,8 @@ def measured(asked: Asked) -> ProfileFile:
 async def _measure(asked: Asked, url: str) -> ProfileFile:
     async with make_session(asked.api_key) as session:
         served = await discover(session, url, asked.model, asked.timeout_s)
+        if asked.fresh:
+            _forget(asked.journal)
         journal = Journal(asked.journal, Run(url, served.model, asked.settings))
         try:
             wanted = list(probes(asked.settings))
@@ -170,5 +167,14 @@ async def _ticking(shown: Shown) -> None:
 def _kept(asked: Asked) -> None:
     if asked.journal.exists():
         count = asked.journal.read_bytes().count(b'"kind":"sample"')
+        without = " without --fresh" if asked.fresh else ""
         kept = "1 sample is" if count == 1 else f"{count} samples are"
-        click.echo(f"{kept} kept in {asked.journal}; the same command goes on from there", err=True)
+        click.echo(f"{kept} kept in {asked.journal}; the same command{without} goes on from there", err=True)
+
+
+def _forget(journal: Path) -> None:
+    """Once the endpoint has answered: a wrong URL costs no samples."""
+    try:
+        journal.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{journal}: cannot be removed: {error.strerror}") from None
