@@ -24,9 +24,9 @@ NARROW = 8
 BOUND_NS = 10**9
 """A link is the limit of a job when it makes it so much later than the prefill would."""
 
-DEFAULTS = ("short", "long")
 CHEAPER = 0.8
-"""A job that would wait where it belongs goes elsewhere if its price there is below this part of its price here."""
+"""A short job that would wait at home goes away if its price there is below this part of its price here. Long ones do
+not come home for a price: where prompts are very uneven they would block it."""
 
 
 class Ours(Pull):
@@ -53,9 +53,11 @@ class Ours(Pull):
             best = min(away, key=lambda at: ready_ns(now_ns, job, clusters[at]))
             return Answer(best, "no_home_node")
         home = clusters[at_home]
-        answer = (self._long if long else self._short)(now_ns, job, home, away, clusters)
-        if answer.reason in DEFAULTS and len(clusters[answer.cluster]):
-            return self._cheaper(now_ns, job, answer, found, clusters)
+        if long:
+            return self._long(now_ns, job, home, away, clusters)
+        answer = self._short(now_ns, job, home, away, clusters)
+        if answer.reason == "short" and len(home):
+            return self._cheaper(now_ns, job, answer, away, clusters)
         return answer
 
     def _short(self, now_ns: int, job: Job, home: Backlog, away: Sequence[int], clusters: Sequence[Backlog]) -> Answer:
@@ -69,19 +71,14 @@ class Ours(Pull):
         return Answer(home.at, "short", (here / 1e9, there / 1e9))
 
     def _cheaper(
-        self, now_ns: int, job: Job, answer: Answer, found: Sequence[int], clusters: Sequence[Backlog]
+        self, now_ns: int, job: Job, answer: Answer, away: Sequence[int], clusters: Sequence[Backlog]
     ) -> Answer:
-        """`answer`, unless another cluster is much cheaper and no faulty link is in question: what a fault makes of
-        prices is over before the work that moved for it."""
-        home = job.options[0]
-        own = clusters[answer.cluster].links.get(home)
-        if own is not None and own.since_ns is not None:
-            return answer
+        """`answer`, to wait at home, unless another cluster is much cheaper and its link has no fault: what a fault
+        makes of prices is over before the work that moved for it."""
         price = self._prices.price
         least, best = CHEAPER * price(now_ns, job, clusters[answer.cluster]), -1
-        for at in found:
-            link = clusters[at].links.get(home)
-            if at == answer.cluster or (link is not None and link.since_ns is not None):
+        for at in away:
+            if clusters[at].links[answer.cluster].since_ns is not None:
                 continue
             there = price(now_ns, job, clusters[at])
             if there < least:
