@@ -113,6 +113,7 @@ FAULTS = {
     ("1Gbps", "1GBps"): "14: links[0].bandwidth: got '1GBps'; expected a bandwidth in bits a second",
     ("1Gbps", "0bps"): "14: links[0].bandwidth: got '0bps'; expected more than zero",
     ("20ms", "-20ms"): "14: links[0].rtt: got '-20ms', which is negative",
+    ("20ms", "9" * 500): "14: links[0].rtt: got " + "9" * 77 + "...; expected a duration",
     ("20ms", "20h"): "14: links[0].rtt: got 20h; expected at most 10s",
     ("threshold: 512", "threshold: 99999999999"): "16: policy.threshold: got 99999999999; expected a whole number <=",
     ("20ms", "20"): "14: links[0].rtt: got 20; expected a duration with a unit",

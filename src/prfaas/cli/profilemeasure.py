@@ -16,13 +16,13 @@ import click
 from prfaas.cli.profileplace import free_or_file
 from prfaas.cli.profileshow import seconds
 from prfaas.cli.progress import StepLine
+from prfaas.config.echo import one_line
 from prfaas.core.errors import ConfigError, RemoteError
 from prfaas.measure.ask import Endpoint, discover, endpoint_url
 from prfaas.measure.fit import profile_of_samples
 from prfaas.measure.prompts import Prompts
 from prfaas.measure.run import Measuring
 from prfaas.measure.samples import Journal, Probe, Run, Settings, probes
-from prfaas.model.profileecho import one_line
 from prfaas.model.profilefile import ProfileFile
 from prfaas.runtime.client import make_session
 

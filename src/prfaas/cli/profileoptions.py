@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
+from prfaas.config.echo import shown
 from prfaas.core.errors import ConfigError
 from prfaas.model.hf.lengths import length_text, parse_lengths
-from prfaas.model.profileecho import shown
 
 MOST_TOKENS = 1 << 30
 """As a profile file allows."""

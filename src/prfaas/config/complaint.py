@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from prfaas.config.document import Where
+from prfaas.config.echo import cut
 from prfaas.config.units import Endpoint, Quantity
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
@@ -96,7 +97,7 @@ def _shown(given: Any) -> str:
         case list():
             return "a list" if given else "an empty list"
         case str() | int() | float():
-            return repr(given) if len(repr(given)) <= 80 else repr(given)[:77] + "..."
+            return cut(repr(given))
         case _:
             return f"a {type(given).__name__}"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from prfaas.config.echo import cut
 from prfaas.core.errors import ConfigError
 
 MAX_BYTES = 256 << 10
@@ -98,7 +99,7 @@ class _Walk:
         try:
             return self.loader.construct_object(node)
         except (ValueError, yaml.MarkedYAMLError):
-            raise self.document.error(where, f"cannot read {node.value!r} as {node.tag}") from None
+            raise self.document.error(where, f"cannot read {cut(repr(node.value))} as {node.tag}") from None
 
     def _sequence(self, node: yaml.Node, where: Where) -> list[Any]:
         return [self.value(item, (*where, at)) for at, item in enumerate(node.value)]

@@ -11,6 +11,8 @@ import re
 from decimal import Decimal
 from typing import ClassVar, Self
 
+from prfaas.config.echo import cut
+
 _TEXT = re.compile(r"([+-]?)(\d{1,20}(?:\.\d{1,12})?) ?([A-Za-zµ]+)", re.ASCII)
 _MOST = 2**62
 
@@ -37,16 +39,16 @@ class Quantity(int):
         """The quantity that `value`, a text with a unit, stands for. Raises ValueError."""
         match = _TEXT.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[3] not in cls.UNITS:
-            raise ValueError(f"got {value!r}; expected {cls.expected()}")
+            raise ValueError(f"got {cut(repr(value))}; expected {cls.expected()}")
         amount = Decimal(match[2]) * cls.UNITS[match[3]]
         if match[1] == "-" and amount:
-            raise ValueError(f"got {value!r}, which is negative; expected {cls.expected()}")
+            raise ValueError(f"got {cut(repr(value))}, which is negative; expected {cls.expected()}")
         if amount != int(amount):
-            raise ValueError(f"got {value!r}; expected a whole number of {next(iter(cls.UNITS))}")
+            raise ValueError(f"got {cut(repr(value))}; expected a whole number of {next(iter(cls.UNITS))}")
         if int(amount) < cls.LEAST:
-            raise ValueError(f"got {value!r}; expected more than zero")
+            raise ValueError(f"got {cut(repr(value))}; expected more than zero")
         if amount > _MOST:
-            raise ValueError(f"got {value!r}, which is too large; expected at most {cls(_MOST).text()}")
+            raise ValueError(f"got {cut(repr(value))}, which is too large; expected at most {cls(_MOST).text()}")
         return cls(int(amount))
 
     def text(self) -> str:
@@ -107,15 +109,15 @@ class Endpoint(str):
     def parse(cls, value: object) -> Self:
         """The endpoint that `value` names. Raises ValueError."""
         if not isinstance(value, str) or not re.fullmatch(cls.PATTERN, value, re.ASCII):
-            raise ValueError(f"got {value!r}; expected {cls.EXPECTED}")
+            raise ValueError(f"got {cut(repr(value))}; expected {cls.EXPECTED}")
         made = cls(value)
         if not 1 <= made.port <= 65535:
-            raise ValueError(f"got {value!r}; expected a port from 1 to 65535")
+            raise ValueError(f"got {cut(repr(value))}; expected a port from 1 to 65535")
         if value.startswith("["):
             try:
                 ipaddress.IPv6Address(made.host)
             except ValueError:
-                raise ValueError(f"got {value!r}; expected {cls.EXPECTED}") from None
+                raise ValueError(f"got {cut(repr(value))}; expected {cls.EXPECTED}") from None
         return made
 
     @classmethod

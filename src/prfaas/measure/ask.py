@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from prfaas.config.echo import one_line, shown
 from prfaas.core.errors import ConfigError, PeerFailure, ProtocolError
-from prfaas.model.profileecho import one_line, shown
 from prfaas.runtime.client import Refused, call, refusal, sendable
 from prfaas.wire.sse import EventReader
 

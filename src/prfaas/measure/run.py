@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from prfaas.config.echo import one_line
 from prfaas.core.errors import PeerFailure, ProtocolError
 from prfaas.measure.ask import Endpoint, Heard
 from prfaas.measure.prompts import Prompts
 from prfaas.measure.samples import Journal, Probe, Sample, Settings, Stop, probes
 from prfaas.measure.together import step_of
-from prfaas.model.profileecho import one_line
 from prfaas.runtime.client import Refused
 
 FIRST_WORDS = (200, 400)

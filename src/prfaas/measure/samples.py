@@ -18,8 +18,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from prfaas.config.echo import cut
 from prfaas.core.errors import ConfigError
-from prfaas.model.profileecho import cut
 
 What = Literal["prefill", "decode"]
 VERSION = 1

@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 
 from prfaas.config.complaint import convert, explain
+from prfaas.config.echo import elided, shown
 from prfaas.config.units import Timeout
 from prfaas.core.errors import ConfigError
-from prfaas.model.profileecho import elided, shown
 from prfaas.model.profilefile import (
     Basis,
     DecodePoint,

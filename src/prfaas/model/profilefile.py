@@ -31,10 +31,10 @@ from msgspec import Meta, Struct, field
 
 from prfaas.config.complaint import convert, explain
 from prfaas.config.document import Where, read_document
+from prfaas.config.echo import elided, shown
 from prfaas.config.units import Duration, Timeout
 from prfaas.core.errors import ConfigError
 from prfaas.model.profile import Curve, Profile
-from prfaas.model.profileecho import elided, shown
 
 DIRECTORY = Path(__file__).parent / "profiles"
 Basis = Annotated[

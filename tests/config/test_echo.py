@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prfaas.config.echo import MOST_LINE, elided, one_line, shown
 from prfaas.core.errors import ConfigError
 from prfaas.model.profilecsv import read_csv
-from prfaas.model.profileecho import MOST_LINE, elided, one_line, shown
 from prfaas.model.profilefile import load_profile, load_profile_file, profile_text, read_profile
 
 DIGITS = "9" * 5000
