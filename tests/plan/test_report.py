@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from prfaas.plan.plan import Plan
 from prfaas.plan.report import report
 from prfaas.plan.verdict import verdict
-from prfaas.plan.words import bits, change, number, percent, table, tokens, wrapped
+from prfaas.plan.words import bits, change, count, number, percent, table, times, tokens, wrapped
 
-from .conftest import TWO_BY_TWO, plan_of
+from .conftest import PAPER, TWO_BY_TWO, plan_of
 
 
 @pytest.mark.parametrize("formulas", ["paper", "exact"])
@@ -45,7 +46,7 @@ def test_the_verdict_of_the_paper(paper: Plan) -> None:
     assert "PrfaaS brings more throughput: 3.16 requests a second against 2.02" in said
     assert "Without prices this says nothing of money" in said
     assert "the threshold adds +1." in said
-    assert "below 4.01 Gbps over all links the gain is gone" in said
+    assert "below 3.95 Gbps over all links the gain is gone" in said
 
 
 def test_the_verdict_with_prices_and_promises(two_by_two: Plan) -> None:
@@ -64,6 +65,33 @@ def test_the_verdict_when_it_does_not_pay(changed: Callable[..., Path]) -> None:
     assert said[0].startswith("PrfaaS brings nothing in throughput")
     assert any("over all links there would be a gain" in line for line in said)
     assert not any("the threshold adds" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("blind", "words"),
+    [
+        (
+            4.04,
+            "A threshold is not what brings it: the same clusters without a threshold, "
+            "each request anywhere, do 4.04 at",
+        ),
+        (3.1607, "Most of it is more and faster prefill: the same clusters"),
+        (3.1607, "the threshold adds nothing in steady throughput"),
+        (3.0, "Most of it is more and faster prefill: the same clusters"),
+        (3.0, "the threshold adds +5.4 % in steady throughput"),
+        (2.2, "Most of it is the threshold: the same clusters"),
+    ],
+)
+def test_what_the_threshold_brings_is_said_as_it_is(blind: float, words: str) -> None:
+    plan = plan_of(PAPER)
+    exact = plan.exact
+    assert exact.prfaas.rate == pytest.approx(3.1607, rel=1e-4)
+    own, same = (replace(one, rate=blind) for one in (exact.balanced_own, exact.balanced))
+    plan.__dict__["exact"] = replace(exact, balanced_own=own, balanced=same)
+    said = " ".join(verdict(plan))
+    assert words in said
+    assert "adds -" not in said
+    assert ("by load here, not by length" in said) == (blind > 4)
 
 
 def test_a_decode_step_that_nobody_measured_is_marked(changed: Callable[..., Path]) -> None:
@@ -113,5 +141,17 @@ def test_numbers_as_people_read_them() -> None:
         "3 bps",
         "-",
     ]
+    assert [number(0.00312), number(0.04), number(0.7), number(-0.0), number(3e-5), number(1e-12)] == [
+        "0.0031",
+        "0.040",
+        "0.70",
+        "0.00",
+        "0.000030",
+        "1e-12",
+    ]
+    assert [change(0.9999), change(1.0), change(43.21), change(12345.6)] == ["+0.0 %", "+0.0 %", "43.2x", "12,346x"]
+    assert [percent(-0.0001), percent(-0.0001, 1), times(0.86), times(12.3)] == ["0 %", "0.0 %", "86 % of", "12 times"]
+    assert [bits(999.7e6), bits(999.2e6), bits(1234e12)] == ["1 Gbps", "999 Mbps", "1234 Tbps"]
+    assert [count(1, "node"), count(0, "node"), count(8, "node")] == ["1 node", "0 nodes", "8 nodes"]
     assert table([["a", "b"], ["cc", "10"]], "") == "a    b\ncc  10"
     assert wrapped("x " * 100).count("\n") == 1

@@ -16,11 +16,12 @@ from prfaas.core.throughput.search import Search
 from prfaas.core.throughput.split import Splits
 from prfaas.model.hf.table3 import LENGTHS, PHI_KV_GBPS
 from prfaas.plan.plan import Plan
-from prfaas.plan.words import bits, tokens
+from prfaas.plan.words import bits, count, number, tokens
 
 NEEDED = "pictures need matplotlib; expected it installed: pip install 'prfaas[plots]'"
 COLOURS = {"prfaas": "#1f5fa8", "homogeneous": "#c0504d", "naive": "#7f7f7f", "balanced": "#4f8f3a", "light": "#9dc3e6"}
-MOST_POINTS = 400
+MOST_POINTS, MOST_MARKS = 400, 40
+"""Of a line, and of those with a mark each."""
 PAPER: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 """Behind words that lines may cross."""
 
@@ -87,7 +88,7 @@ def over_threshold(plan: Plan, axes: Any) -> None:
         color=COLOURS["balanced"],
         ls="--",
         lw=1.2,
-        label=f"{sum(best.n_p)} PD prefill nodes allow",
+        label=f"{count(sum(best.n_p), 'PD prefill node')} allow",
     )
     axes.axhline(best.decode, color=COLOURS["naive"], ls=":", lw=1.2, label="decode nodes allow")
     line([s.rate for s in shapes], color=COLOURS["prfaas"], lw=2.4, label="$\\Lambda_{max}$ with these nodes")
@@ -102,9 +103,15 @@ def over_threshold(plan: Plan, axes: Any) -> None:
     best_t = lengths.threshold(best.cut)
     t = max(best_t / 1000, ts[0])
     axes.plot([t], [best.rate], "o", color=COLOURS["prfaas"], zorder=5)
-    aside: Any = {"xytext": (-14, 8), "ha": "right"} if t > 3 * ts[0] else {"xytext": (8, 8), "ha": "left"}
+    # Above the best point what PrfaaS and what PD prefill allow go apart, so no line comes through words there.
     axes.annotate(
-        f"{best.rate:.2f} req/s\nat t = {tokens(best_t)}", (t, best.rate), textcoords="offset points", **aside
+        f"{number(best.rate)} req/s\nat t = {tokens(best_t)}",
+        (t, best.rate),
+        (t, most * 0.9),
+        ha="center" if t > 3 * ts[0] else "left",
+        va="center",
+        bbox=PAPER,
+        arrowprops={"arrowstyle": "-", "lw": 0.6, "color": COLOURS["naive"]},
     )
     axes.set(xscale="log", xlabel="threshold t, thousand uncached tokens", ylabel="requests a second", ylim=(0, most))
     axes.set_title("Throughput over the threshold (exact)", loc="left")
@@ -118,16 +125,24 @@ def over_prefill_nodes(plan: Plan, axes: Any) -> None:
     search = Search(plan.site, Splits(plan.site, "exact"))
     homes = plan.site.homes
     whole = sum(home.nodes for home in homes)
-    counts = sorted({round(whole * part / 60) for part in range(60)} | set(range(min(whole, 40))))
+    counts = range(whole) if whole <= MOST_MARKS else sorted({round(whole * part / 60) for part in range(60)})
     points = []
-    for count in counts:
-        n_p = tuple(min(home.nodes - 1, round(count * home.nodes / whole)) for home in homes)
+    for prefill in counts:
+        n_p = tuple(min(home.nodes - 1, round(prefill * home.nodes / whole)) for home in homes)
         shape = search.with_nodes(n_p)
         points.append((sum(n_p), shape))
     xs = [x for x, _ in points]
     axes.plot(
-        xs, [s.rate for _, s in points], "-o", ms=4, color=COLOURS["prfaas"], label="$\\Lambda_{max}$, best t for each"
+        xs,
+        [s.rate for _, s in points],
+        marker="o" if len(points) <= MOST_MARKS else None,
+        ms=4,
+        color=COLOURS["prfaas"],
+        label="$\\Lambda_{max}$, best t for each",
     )
+    if len(points) > MOST_MARKS:
+        best = search.best()
+        axes.plot([sum(best.n_p)], [best.rate], "o", color=COLOURS["prfaas"], label=f"at best: N_p {sum(best.n_p)}")
     axes.plot(
         xs,
         [min(s.remote, s.prefill) for _, s in points],
@@ -163,11 +178,19 @@ def over_bandwidth(plan: Plan, axes: Any) -> None:
     )
     axes.axhline(answers[0].homogeneous, color=COLOURS["homogeneous"], lw=1.2, label="homogeneous")
     top = max(one.prfaas for one in answers)
-    for bps, word in ((found.bandwidth_bps, "pays above"), (found.binds_bps, "binds below")):
+    room = (xs[-1] / xs[0]) ** 0.16  # what words take of the axis
+    for bps, word, height in ((found.bandwidth_bps, "pays above", 0.06), (found.binds_bps, "binds below", 0.2)):
         if bps is not None and xs[0] <= bps / 1e9 <= xs[-1]:
+            left = bps <= margins.links_bps < bps * room or bps / 1e9 * room > xs[-1]
             axes.axvline(bps / 1e9, color=COLOURS["naive"], lw=1, ls=":")
             axes.annotate(
-                f"{word}\n{bits(bps)}", (bps / 1e9, top * 0.06), (4, 0), textcoords="offset points", fontsize=8
+                f"{word}\n{bits(bps)}",
+                (bps / 1e9, top * height),
+                (-4 if left else 4, 0),
+                textcoords="offset points",
+                ha="right" if left else "left",
+                fontsize=8,
+                bbox=PAPER,
             )
     axes.axvline(
         margins.links_bps / 1e9, color=COLOURS["balanced"], lw=1, ls="--", label=f"now: {bits(margins.links_bps)}"

@@ -13,7 +13,7 @@ from prfaas.plan.margins import MOST_HITS, Answer
 from prfaas.plan.plan import Compared, Plan
 from prfaas.plan.planfile import LogNormal, Trace
 from prfaas.plan.verdict import verdict
-from prfaas.plan.words import STAGES, bits, change, number, percent, table, tokens, wrapped
+from prfaas.plan.words import STAGES, bits, change, count, number, percent, table, tokens, wrapped
 
 HEADS = {
     "prfaas": "prfaas",
@@ -63,12 +63,12 @@ def _asked(inputs: Inputs) -> str:
     mean, context = workload.lengths.mean, workload.mean_context
     hits = f" of {tokens(context)} ({percent(1 - mean / context)} cached)" if context > mean * 1.001 else ""
     rows = [
-        f"Model    {said.model.rpartition('/')[2]}: {inputs.kv_bytes(32768) / 2**20:.1f} MiB of KV at 32K tokens",
+        f"Model    {said.model.rpartition('/')[2]}: {inputs.kv_bytes(32768) / 2**20:.1f} MiB of KV at 32,768 tokens",
         f"Traffic  {what}",
         f"         mean {tokens(mean)} uncached tokens{hits}, {number(workload.output, 0)} of answer",
     ]
     for name, cluster in said.clusters.items():
-        nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+        nodes = count(cluster.nodes, "node")
         batch = _batch(inputs, name) if name in inputs.batches else ""
         rows.append(f"{name:8} {cluster.kind}: {nodes} of {cluster.gpus}, {inputs.profiles[name].name}{batch}")
     homes = inputs.homes.values()

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 from prfaas.plan.designs import Binding, Design
 from prfaas.plan.plan import Plan
-from prfaas.plan.words import STAGES, bits, change, number, percent, tokens
+from prfaas.plan.words import STAGES, bits, change, count, number, percent, times, tokens
 
 LITTLE = 1.02
 """Ratios below this are called no gain: the figures are no better than that."""
+NEARLY = 0.9995
+"""What differs by less is written as the same."""
 FULL = 0.9995
 """Used parts above this have nothing left."""
 
@@ -40,7 +42,7 @@ def _pays(plan: Plan) -> str:
         return f"Nothing should be offloaded: {shape}."
     return (
         f"PrfaaS brings more throughput: {shape}, with prompts above {tokens(best.threshold)} uncached tokens "
-        f"prefilled away, {sum(best.n_p)} PD nodes for prefill and {sum(best.n_d)} for decode."
+        f"prefilled away, {count(sum(best.n_p), 'PD node')} for prefill and {sum(best.n_d)} for decode."
     )
 
 
@@ -66,17 +68,31 @@ def _money(plan: Plan) -> Iterator[str]:
 def _threshold(plan: Plan) -> Iterator[str]:
     exact = plan.exact
     best, blind = exact.prfaas.rate, max(exact.balanced_own.rate, exact.balanced.rate)
-    if best / exact.homogeneous.rate >= LITTLE:
+    without = "the same clusters without a threshold, each request anywhere, do"
+    if best / exact.homogeneous.rate < LITTLE:
+        if blind > best * LITTLE:
+            more = _than(blind / best)
+            yield f"Without a threshold, each request anywhere, these clusters do {number(blind)} ({more})."
+    elif best < blind * NEARLY:
+        yield (
+            f"A threshold is not what brings it: {without} {number(blind)} at best, {_than(blind / best)}. "
+            "Send by load here, not by length."
+        )
+    else:
         naive = exact.ratio(exact.naive)
         over = f", and is {change(naive)} over all prefill away" if naive and naive < 10 else ""
+        most = blind - exact.homogeneous.rate >= best - blind
+        adds = "adds nothing" if best < blind / NEARLY else f"adds {change(best / blind)}"
         yield (
-            f"Most of it is more and faster prefill: the same clusters without a threshold, each request anywhere, do "
-            f"{number(blind)} at best; the threshold adds {change(best / blind)} in steady throughput{over}."
+            f"Most of it is {'more and faster prefill' if most else 'the threshold'}: {without} {number(blind)} at "
+            f"best; the threshold {adds} in steady throughput{over}."
         )
-    elif blind > best * LITTLE:
-        yield f"Without a threshold, each request anywhere, these clusters do {number(blind)} ({change(blind / best)})."
     if best * LITTLE < plan.bound:
         yield f"Rules by length that are no one threshold for all could do up to {number(plan.bound)}."
+
+
+def _than(ratio: float) -> str:
+    return f"{change(ratio)} against prfaas"
 
 
 def _link(plan: Plan) -> Iterator[str]:
@@ -130,6 +146,6 @@ def _promises(plan: Plan) -> Iterator[str]:
         load = said.traffic.rate / exact.prfaas.rate
         word = "is enough" if load < 1 else "is not enough"
         yield (
-            f"{said.traffic.rate:g} requests a second come: prfaas {word} ({percent(load)} of what it sustains; "
+            f"{said.traffic.rate:g} requests a second come: prfaas {word} ({times(load)} what it sustains; "
             "waiting grows steeply above 80 to 85 %)."
         )
