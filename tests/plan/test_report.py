@@ -67,6 +67,13 @@ def test_the_verdict_when_it_does_not_pay(changed: Callable[..., Path]) -> None:
     assert not any("the threshold adds" in line for line in said)
 
 
+def test_what_costs_as_much_costs_not_more(changed: Callable[..., Path]) -> None:
+    """A line that carries nothing, and PrfaaS nodes for nearly nothing."""
+    far, home = ("nodes: 4", "nodes: 4\n    price: 0.01"), ("nodes: 8 ", "price: 10000\n    nodes: 8 ")
+    said = " ".join(verdict(plan_of(changed(("100Gbps", "1bps"), far, home))))
+    assert "+0.0 %: as much as " in said
+
+
 @pytest.mark.parametrize(
     ("blind", "words"),
     [
@@ -151,6 +158,7 @@ def test_numbers_as_people_read_them() -> None:
     ]
     assert [change(0.9999), change(1.0), change(43.21), change(12345.6)] == ["+0.0 %", "+0.0 %", "43.2x", "12,346x"]
     assert [percent(-0.0001), percent(-0.0001, 1), times(0.86), times(12.3)] == ["0 %", "0.0 %", "86 % of", "12 times"]
+    assert [bits(999.6), bits(313517)] == ["1 Kbps", "314 Kbps"]
     assert [bits(999.7e6), bits(999.2e6), bits(1234e12)] == ["1 Gbps", "999 Mbps", "1234 Tbps"]
     assert [count(1, "node"), count(0, "node"), count(8, "node")] == ["1 node", "0 nodes", "8 nodes"]
     assert table([["a", "b"], ["cc", "10"]], "") == "a    b\ncc  10"

@@ -168,8 +168,9 @@ def over_bandwidth(plan: Plan, axes: Any) -> None:
     """Lambda_max over the bandwidth of all links together, each at its best."""
     margins = plan.margins
     found = plan.break_even
-    marks = [margins.links_bps, *(bps for bps in (found.binds_bps, found.bandwidth_bps) if bps is not None)]
-    low, high = min(margins.links_bps / 100, min(marks) / 4), max(margins.links_bps * 1.5, max(marks) * 2)
+    marks = [bps for bps in (found.binds_bps, found.bandwidth_bps) if bps is not None]
+    wide = margins.links_bps
+    low, high = min([wide / 100, *(bps / 4 for bps in marks)]), max([wide * 2, *(bps * 3 for bps in marks)])
     points = 80 if len(plan.site.remotes) == 1 else 30
     xs = [low * (high / low) ** (at / (points - 1)) / 1e9 for at in range(points)]
     answers = [margins.with_bandwidth(x * 1e9) for x in xs]
@@ -181,7 +182,7 @@ def over_bandwidth(plan: Plan, axes: Any) -> None:
     room = (xs[-1] / xs[0]) ** 0.16  # what words take of the axis
     for bps, word, height in ((found.bandwidth_bps, "pays above", 0.06), (found.binds_bps, "binds below", 0.2)):
         if bps is not None and xs[0] <= bps / 1e9 <= xs[-1]:
-            left = bps <= margins.links_bps < bps * room or bps / 1e9 * room > xs[-1]
+            left = bps <= wide < bps * room
             axes.axvline(bps / 1e9, color=COLOURS["naive"], lw=1, ls=":")
             axes.annotate(
                 f"{word}\n{bits(bps)}",

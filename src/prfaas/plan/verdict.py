@@ -57,9 +57,9 @@ def _money(plan: Plan) -> Iterator[str]:
             )
         return
     rate = exact.same_cost.rate
-    word = "less" if ours < same else "more"
+    word = "as much as" if abs(ours / same - 1) < 1 - NEARLY else "less than" if ours < same else "more than"
     yield (
-        f"A million tokens costs {number(ours, 3)}, {change(ours / same)}: {word} than {number(same, 3)} with PD "
+        f"A million tokens costs {number(ours, 3)}, {change(ours / same)}: {word} {number(same, 3)} with PD "
         f"clusters alone. For as much money, links included, these would do {number(rate)} requests a second "
         f"(PrfaaS: {change(exact.prfaas.rate / rate)})."
     )

@@ -62,7 +62,7 @@ def bits(bps: float | None) -> str:
     """`12.3 Gbps`, `-` for None."""
     if bps is None:
         return "-"
-    for size, unit in ((1e12, "Tbps"), (1e9, "Gbps"), (1e6, "Mbps")):
+    for size, unit in ((1e12, "Tbps"), (1e9, "Gbps"), (1e6, "Mbps"), (1e3, "Kbps")):
         if bps >= size * 0.9995:
             return f"{_three(bps / size)} {unit}"
     return f"{_three(bps)} bps"
