@@ -56,7 +56,7 @@ class Up:
         return [os.pidfd_open(pid) for pid in pids]
 
 
-def all_end(pidfds: list[int], timeout_s: float = 20.0) -> bool:
+def all_end(pidfds: list[int], timeout_s: float = 60.0) -> bool:
     try:
         return all(select.select([pidfd], [], [], timeout_s)[0] for pidfd in pidfds)
     finally:
@@ -83,7 +83,7 @@ def test_a_signal_ends_everything(up: Up, number: signal.Signals) -> None:
     children = up.children()
     assert len(children) == len(NAMES)
     up.process.send_signal(number)
-    rest, _ = up.process.communicate(timeout=20)
+    rest, _ = up.process.communicate(timeout=100)
     assert up.process.returncode == 0
     assert "All programs have ended." in rest
     assert all_end(children, 0)
@@ -95,7 +95,7 @@ def test_children_end_when_up_is_killed(up: Up) -> None:
     children = up.children()
     assert len(children) == len(NAMES)
     up.process.kill()
-    up.process.wait(timeout=20)
+    up.process.wait(timeout=100)
     assert all_end(children)
 
 
@@ -105,14 +105,14 @@ def test_stubborn_children_end_when_up_is_killed(tmp_path: Path) -> None:
     stubborn.until("Ctrl-C ends all of it")
     children = stubborn.children()
     stubborn.process.kill()
-    stubborn.process.communicate(timeout=20)
+    stubborn.process.communicate(timeout=100)
     assert all_end(children)
 
 
 @pytest.mark.slow
 def test_a_failing_start_exits_1_with_the_last_words(tmp_path: Path) -> None:
     failing = Up(tmp_path, "--exit", "7")
-    said, _ = failing.process.communicate(timeout=30)
+    said, _ = failing.process.communicate(timeout=100)
     assert failing.process.returncode == 1
     assert "ended (exit code 7) while starting" in said
     assert "the stand-in's last words" in said
