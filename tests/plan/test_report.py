@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prfaas.plan.plan import Plan
-from prfaas.plan.report import report
-from prfaas.plan.verdict import verdict
+from prfaas.plan.report import _asked, report
+from prfaas.plan.verdict import _promises, _threshold, verdict
 from prfaas.plan.words import bits, change, count, number, percent, table, times, tokens, wrapped
 
 from .conftest import PAPER, TWO_BY_TWO, plan_of
@@ -89,13 +89,13 @@ def test_what_costs_as_much_costs_not_more(changed: Callable[..., Path]) -> None
         (2.2, "Most of it is the threshold: the same clusters"),
     ],
 )
-def test_what_the_threshold_brings_is_said_as_it_is(blind: float, words: str) -> None:
-    plan = plan_of(PAPER)
-    exact = plan.exact
+def test_what_the_threshold_brings_is_said_as_it_is(paper: Plan, blind: float, words: str) -> None:
+    exact = paper.exact
     assert exact.prfaas.rate == pytest.approx(3.1607, rel=1e-4)
     own, same = (replace(one, rate=blind) for one in (exact.balanced_own, exact.balanced))
-    plan.__dict__["exact"] = replace(exact, balanced_own=own, balanced=same)
-    said = " ".join(verdict(plan))
+    plan = Plan(paper.inputs)
+    plan.__dict__.update(exact=replace(exact, balanced_own=own, balanced=same), bound=paper.bound)
+    said = " ".join(_threshold(plan))
     assert words in said
     assert "adds -" not in said
     assert ("by load here, not by length" in said) == (blind > 4)
@@ -110,24 +110,25 @@ def test_a_decode_step_that_nobody_measured_is_marked(changed: Callable[..., Pat
 @pytest.mark.parametrize(("tpot", "word"), [("24ms", "misses"), ("25ms", "meets"), ("1ms", "misses")])
 def test_a_batch_that_is_given_is_judged(changed: Callable[..., Path], tpot: str, word: str) -> None:
     plan = plan_of(changed(("tpot: 25ms", f"tpot: {tpot}")))
-    assert f"TPOT of {tpot}, by the decode step: home {word} it (25.00 ms with a batch of 20)." in list(verdict(plan))
-    text = report(plan, plan.paper)
+    assert f"TPOT of {tpot}, by the decode step: home {word} it (25.00 ms with a batch of 20)." in list(_promises(plan))
+    text = _asked(plan.inputs)
     assert "decode batch 20, 25.00 ms a token" in text
     assert (": TPOT missed" in text) == (word == "misses")
 
 
 def test_without_a_promise_nothing_is_judged(changed: Callable[..., Path]) -> None:
     plan = plan_of(changed(("slo:\n  tpot: 25ms\n", "")))
-    assert not any("TPOT" in line for line in verdict(plan))
+    assert list(_promises(plan)) == []
+    assert "TPOT" not in _asked(plan.inputs)
 
 
 def test_shares_by_nodes_are_said(two_by_two: Plan, tmp_path: Path) -> None:
-    assert "by their nodes" not in report(two_by_two, two_by_two.paper)
+    assert "by their nodes" not in _asked(two_by_two.inputs)
     path = tmp_path / "plan.yaml"
     path.write_text(TWO_BY_TWO.read_text().replace(", share: 0.6", "").replace(", share: 0.4", ""))
     plan = plan_of(path)
     assert [home.share for home in plan.site.homes] == [8 / 14, 6 / 14]
-    assert "share    by their nodes: a node more also draws traffic to its cluster" in report(plan, plan.paper)
+    assert "share    by their nodes: a node more also draws traffic to its cluster" in _asked(plan.inputs)
 
 
 def test_who_does_what_is_said_of_several_clusters(two_by_two: Plan, paper: Plan) -> None:

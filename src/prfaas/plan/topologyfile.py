@@ -26,9 +26,11 @@ LAYOUTS = ("paper-1t", "dense", "window", "hybrid")
 
 
 def write_topology_file(plan: Plan, path: Path) -> None:
-    """Write it. Raises ConfigError when that is not possible."""
+    """Write it, whole or not at all. Raises ConfigError when that is not possible."""
+    text, part = topology_text(plan), path.with_name(path.name + ".part")
     try:
-        path.write_text(topology_text(plan), encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a file to write the topology to") from None
 
