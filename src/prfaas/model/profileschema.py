@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 
 from prfaas.config.complaint import written
-from prfaas.config.units import Quantity
+from prfaas.config.jsonschema import components, schema_text
 from prfaas.model.profilefile import ProfileFile
 
 
 def profile_schema() -> str:
     """The schema as JSON text, stable from run to run."""
-    (top,), shapes = msgspec.json.schema_components([ProfileFile], schema_hook=_schema, ref_template="#/$defs/{name}")
-    whole = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "prfaas profile",
-        **top,
-        "$defs": shapes,
-    }
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    (top,), shapes = components(ProfileFile)
+    return schema_text("prfaas profile", top, shapes)
 
 
 def profile_json(said: ProfileFile) -> str:
@@ -31,9 +24,3 @@ def profile_json(said: ProfileFile) -> str:
         if row["context"] is None:
             del row["context"]
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
-def _schema(kind: type) -> dict[str, Any]:
-    if issubclass(kind, Quantity):
-        return {"type": "string", "pattern": kind.pattern()}
-    raise TypeError(f"no schema for {kind.__name__}")
