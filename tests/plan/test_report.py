@@ -13,7 +13,7 @@ from prfaas.plan.report import _asked, report
 from prfaas.plan.verdict import _promises, _threshold, verdict
 from prfaas.plan.words import bits, change, count, number, percent, table, times, tokens, wrapped
 
-from .conftest import PAPER, TWO_BY_TWO, plan_of
+from .conftest import TWO_BY_TWO, plan_of
 
 
 @pytest.mark.parametrize("formulas", ["paper", "exact"])

@@ -59,6 +59,7 @@ def test_two_by_two(two_by_two: Plan, tmp_path: Path) -> None:
     topology = written(two_by_two, tmp_path)
     assert set(topology.clusters) == {"north", "south", "east", "west"}
     assert len(topology.links) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["topology.yaml"]
 
 
 def test_another_model_has_a_stand_in_of_its_weight(changed: Callable[..., Path], tmp_path: Path) -> None:
