@@ -5,13 +5,12 @@ It knows the shape of the answer; it does not know files or the command line.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from prfaas.config.jsonschema import components, schema_text
 from prfaas.core.cache.layout import KVLayout
 from prfaas.model.hf.groups import STATE, WINDOW, bytes_per_token, groups_of, state_bytes
 
@@ -85,11 +84,5 @@ def report(layout: KVLayout, lengths: Sequence[int]) -> ModelReport:
 
 def model_schema() -> str:
     """The schema of `prfaas model --json` as JSON text, stable from run to run."""
-    (top,), shapes = msgspec.json.schema_components([ModelReport], ref_template="#/$defs/{name}")
-    whole = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "prfaas model --json",
-        **top,
-        "$defs": shapes,
-    }
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    (top,), shapes = components(ModelReport)
+    return schema_text("prfaas model --json", top, shapes)
