@@ -169,6 +169,7 @@ def test_there_is_none_where_nothing_is_sure(name: str) -> None:
     assert token_bound(made) is None
 
 
+@pytest.mark.slow
 def test_how_much_composing_shrinks() -> None:
     """Of each character that Unicode has: as the bound's reasoning needs it."""
     for code in range(0x110000):

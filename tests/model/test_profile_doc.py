@@ -59,6 +59,7 @@ def test_every_built_in_has_a_row() -> None:
         assert re.search(rf"\| `{re.escape(name)}` \|.*\| {said.prefill.basis} \| {said.decode.basis} \|", DOC), name
 
 
+@pytest.mark.slow
 def test_table_3() -> None:
     assert table(rows()[: 4 * len(PROFILES)]) in DOC
     stored = json.loads((ROOT / "docs" / "benchmarks" / "table3.json").read_text())
@@ -66,6 +67,7 @@ def test_table_3() -> None:
     assert [row.get("modelled_s") for row in stored["rows"]] == [row.modelled_s for row in rows()]
 
 
+@pytest.mark.slow
 def test_what_is_said_of_table_3() -> None:
     more = {tokens: [row.more_s for row in rows() if row.tokens == tokens and row.more_s] for tokens in (1024, 8192)}
     assert [(round(min(some), 2), round(max(some), 2)) for some in more.values()] == [(0.33, 0.45), (0.34, 0.48)]
