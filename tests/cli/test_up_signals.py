@@ -37,6 +37,7 @@ class Up:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup has it ignored
             env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
         )
 

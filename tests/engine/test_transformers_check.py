@@ -11,7 +11,7 @@ import pytest
 
 from prfaas.core.errors import ConfigError
 from prfaas.engine.transformers import check as checker
-from prfaas.engine.transformers.check import check, host_bytes
+from prfaas.engine.transformers.check import check, check_devices, host_bytes
 from prfaas.engine.transformers.checkpoint import open_checkpoint
 from prfaas.engine.transformers.tinykinds import TINY_KINDS
 
@@ -158,8 +158,10 @@ def test_devices(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     directory = tiny("tiny-qwen3")
     if not torch.cuda.is_available():
-        assert "device 'cuda': no CUDA device here" in refusal(directory, [*CPU, ("bfloat16", "cuda")])
+        with pytest.raises(ConfigError, match="device 'cuda': no CUDA device here"):
+            check_devices(directory, [*CPU, ("bfloat16", "cuda")])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 20, 80 << 30))
-    check(directory, [("bfloat16", "cuda:0"), ("bfloat16", "cuda:1")])
-    assert "of cuda:1 memory is free" in refusal(directory, [("bfloat16", "cuda:0"), *[("float32", "cuda:1")] * 2])
+    check_devices(directory, [("bfloat16", "cuda:0"), ("bfloat16", "cuda:1")])
+    with pytest.raises(ConfigError, match="of cuda:1 memory is free"):
+        check_devices(directory, [("bfloat16", "cuda:0"), *[("float32", "cuda:1")] * 2])
