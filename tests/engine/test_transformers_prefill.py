@@ -12,6 +12,7 @@ from prfaas.testing.gather import gather
 CHUNK = 128
 
 
+@pytest.mark.slow
 async def test_rows_come_in_order_of_chunk_then_layer(engine: Any) -> None:
     both = await engine("tiny-gemma3")
     sink = await gather(both, [3] * 400)
@@ -20,6 +21,7 @@ async def test_rows_come_in_order_of_chunk_then_layer(engine: Any) -> None:
     assert {chunk for chunk, _ in order} == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 async def test_states_come_once_exact_and_with_their_own_layers_last_chunk(engine: Any) -> None:
     both = await engine()
     sink = await gather(both, [5] * 300)

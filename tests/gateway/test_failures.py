@@ -80,6 +80,7 @@ async def test_a_far_node_that_vanishes_in_mid_transfer(grid: Grid) -> None:
     assert answer.text == await alone(grid, LONG, 6)
 
 
+@pytest.mark.slow
 async def test_all_prefill_nodes_fail_and_the_decode_node_does_it(grid: Grid) -> None:
     grid.far_nodes[0].engine.before_chunk = fail
     grid.home_nodes[0].engine.before_chunk = fail
@@ -123,6 +124,7 @@ async def test_a_stream_past_its_deadline_ends_with_an_error_and_no_end_mark(gri
     assert grid.outcomes()["remote", "broken"] == 1
 
 
+@pytest.mark.slow
 async def test_a_decode_engine_that_fails_before_the_first_token(rig: Rig) -> None:
     far, home = [await rig.node("far-p", "prefill")], [await rig.node("home-p", "prefill")]
     decoders = [await rig.node("home-a", "decode"), await rig.node("home-b", "decode")]

@@ -93,6 +93,7 @@ async def test_prefills_are_shared_over_the_nodes_of_a_cluster(rig: Rig) -> None
         await grid.settled()
 
 
+@pytest.mark.slow
 async def test_a_prompt_of_a_megabyte_of_ids_goes_through_both_heads(rig: Rig) -> None:
     roomy = Limits(max_model_len=200_000, max_sequences=4, vocab_size=VOCAB, block_tokens=16, kv_blocks=20_000)
     far, home = [await rig.node("far-p", "prefill", limits=roomy)], [await rig.node("home-p", "prefill", limits=roomy)]

@@ -399,6 +399,7 @@ async def test_the_default_deadline(rig: Rig) -> None:
     assert (await node.complete("p")).status == 504
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read(rig: Rig) -> None:
     """Its socket is full: past the deadline it is cut off, and what it held is free."""
     node = await rig.node("home-1", "decode", limits=replace(LIMITS, max_model_len=200_000, kv_blocks=20_000))

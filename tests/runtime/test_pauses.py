@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 
+import pytest
+
 from prfaas.runtime.pauses import SWITCH_S, keep_pauses_short
 
 
+@pytest.mark.slow
 def test_threads_give_way_soon_and_what_is_kept_is_not_gone_through() -> None:
     before_s = sys.getswitchinterval()
     try:

@@ -52,6 +52,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_killed_sender_ends_the_receiver_quickly(rig: StreamRig) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = await asyncio.create_subprocess_exec(
