@@ -299,7 +299,7 @@ async def test_a_head_that_stood_still_does_not_blame_its_nodes(grid: Grid) -> N
 
     def stand_still() -> object:
         server.info = info  # type: ignore[method-assign]
-        time.sleep(1.2)
+        time.sleep(1.2)  # not a wait for something: the whole program stands still
         moves.append("stood still")
         return info()
 

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from prfaas.config.echo import cut
+from prfaas.config.textfile import read_text
 from prfaas.core.errors import ConfigError
 
 MAX_BYTES = 256 << 10
@@ -52,7 +53,7 @@ def dotted(where: Where) -> str:
 
 def read_document(path: Path, what: str = "a topology file (see `prfaas schema`)") -> Document:
     """The one YAML document in `path`, which should be `what`. Raises ConfigError with the line."""
-    text = _text(path, what)
+    text = read_text(path, what, MAX_BYTES)
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
@@ -120,22 +121,6 @@ class _Walk:
             self.document.lines[*where, key] = line
             found[key] = self.value(value_node, (*where, key))
         return found
-
-
-def _text(path: Path, what: str) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; expected {what}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise _error(path, 1, f"larger than {MAX_BYTES >> 10} KiB; expected a smaller file")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _error(path, data[: error.start].count(b"\n") + 1, "not UTF-8 text") from None
 
 
 def _error(path: Path, line: int, what: str) -> ConfigError:

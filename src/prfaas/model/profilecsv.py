@@ -22,6 +22,7 @@ import msgspec
 
 from prfaas.config.complaint import convert, explain
 from prfaas.config.echo import elided, shown
+from prfaas.config.textfile import read_text
 from prfaas.config.units import Timeout
 from prfaas.core.errors import ConfigError
 from prfaas.model.profilefile import (
@@ -104,7 +105,7 @@ def read_csv(paths: Sequence[Path], *, name: str, source: str, made: date, basis
 
 def _lines(path: Path) -> Iterator[tuple[str, Line]]:
     """Each row, and whether it is of prefill or decode."""
-    text = _text(path)
+    text = read_text(path, WHAT, MAX_BYTES)
     reader = csv.reader(text.splitlines(), strict=True, skipinitialspace=True)
     names: list[str] = []
     try:
@@ -191,20 +192,3 @@ def _time(line: Line) -> str:
     if not 0 < ns <= 1 << 62:
         raise line.error(f"got {shown(text)}; expected more than zero, and no more than a century", column)
     return ns.text()
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; expected {WHAT}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}:1: larger than {MAX_BYTES >> 20} MiB; expected a smaller file")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None

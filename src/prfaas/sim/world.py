@@ -2,7 +2,8 @@
 
 It knows clusters, lines and requests; it does not know files, nor what is made of the tally. Time is whole nanoseconds;
 of equal times what was planned first comes first. Entries of the heap are plain tuples of a time, a number, a
-method and its argument: at 25,000 requests a second each costs what a request may.
+method and its argument: at 25,000 requests a second each costs what a request may. One file, long as it is: one
+request's life from arrival to its last token, each step planning the next. Faults, nodes and lines have their own.
 """
 
 from __future__ import annotations
