@@ -61,6 +61,7 @@ def output(start: int = 0, tokens: int = 0, new: bool = True) -> Any:
         scheduled_new_reqs=first,
         scheduled_cached_reqs=again,
         num_scheduled_tokens={"a": tokens},
+        total_num_scheduled_tokens=tokens,
         kv_connector_block_state=SimpleNamespace(get_block_ids=lambda name: TABLE),
     )
 
@@ -70,7 +71,12 @@ BLOCKS = SimpleNamespace(get_block_ids=lambda: TABLE)
 
 @pytest.fixture
 def side() -> SchedulerSide:
-    made = SchedulerSide(GROUPS, workers=1, recompute_below=0)
+    return side_with(rests=[])
+
+
+def side_with(rests: list[float]) -> SchedulerSide:
+    """One that says when it would stand still."""
+    made = SchedulerSide(GROUPS, workers=1, recompute_below=0, rest=rests.append)
     made.bind(Manager())
     return made
 
@@ -137,6 +143,22 @@ def test_a_whole_prefill_is_held_an_aborted_one_is_stopped(side):
     side.orders(output(0, 32))
     assert side.finished(request, TABLE) == (False, None)
     assert side.orders(output()).stops[0].code == "cancelled"
+
+
+def test_an_engine_that_only_waits_for_kv_rests_between_its_steps():
+    rests: list[float] = []
+    side = side_with(rests)
+    side.orders(output())
+    side.new_request(request := decode())
+    assert side.orders(output()).receives
+    assert not rests  # nothing was on its way yet, then there were orders
+    side.orders(output())
+    assert len(rests) == 1
+    side.orders(output(0, 16, new=False))  # others compute
+    landed(side)
+    side.orders(output())  # vLLM is to ask for it now
+    assert len(rests) == 1
+    assert side.matched(request, 0) == (59, True)
 
 
 def test_a_load_takes_blocks_only_when_all_has_landed(side):

@@ -136,6 +136,17 @@ class Loads:
             return {block for group, ids in pairs if (block := group.torn_block(ids, load.local, load.length))}
         return set()
 
+    @property
+    def only_coming(self) -> bool:
+        """Whether KV is on its way, and nothing can be done but wait."""
+        waits = False
+        for load in self._loads.values():
+            if load.state is _State.COMING:
+                waits = True
+            elif load.state is not _State.OVER:
+                return False
+        return waits and not self._refused
+
     def heard(self, report: Report, orders: Orders) -> None:
         """What the workers say of transfers."""
         for transfer, count in report.landed.items():

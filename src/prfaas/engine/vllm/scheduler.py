@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 from prfaas.core.errors import RequestError
@@ -18,12 +20,19 @@ from prfaas.engine.vllm.params import check_prompt, params_of
 from prfaas.engine.vllm.sends import Sends
 
 log = logging.getLogger(__name__)
+REST_S = 0.003
+"""vLLM has an engine that only waits for KV step again after a millisecond, and its processes spin in between. So it
+rests: what landed is seen as much later at most, and so is a request that comes."""
 
 
 class SchedulerSide:
-    """One engine's legs. `workers`: how many must have landed; `recompute_below`: see `loads`."""
+    """One engine's legs. `workers`: how many must have landed; `recompute_below`: see `loads`; `rest`: stands still for
+    so many seconds."""
 
-    def __init__(self, groups: tuple[Group, ...], workers: int, recompute_below: int) -> None:
+    def __init__(
+        self, groups: tuple[Group, ...], workers: int, recompute_below: int, rest: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._rest = rest
         self._orders = Orders()
         self._block_tokens = math.lcm(*(group.block_tokens for group in groups))
         self._sends = Sends(groups)
@@ -65,6 +74,8 @@ class SchedulerSide:
         self._loads.begin_rest(self._local_hit, self._orders)
         self._sends.step(output, self._orders)
         orders, self._orders = self._orders, Orders()
+        if not orders and not output.total_num_scheduled_tokens and self._loads.only_coming:
+            self._rest(REST_S)
         return orders
 
     def heard(self, report: Report) -> None:
