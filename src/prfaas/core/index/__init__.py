@@ -1,0 +1,1 @@
+"""Who holds which prefixes: nodes of all clusters, by canonical block hashes."""

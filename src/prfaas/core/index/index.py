@@ -1,0 +1,541 @@
+"""The index of prefixes: which place (node, rank) of which cluster holds which blocks, and what of a prompt it can use.
+
+It knows canonical block hashes, places, tiers and groups of layers; it does not know tokens, engines, sockets or time.
+
+What places hold is told in batches: `stored`, `removed`, `cleared`. Telling a thing twice, or of what is not there, is
+harmless. Dense groups (full attention, MLA) answer how long a prefix is: a block counts for a place only while all
+blocks before it are there, in whatever tier; the others are orphans, masked until what is missing comes back. Groups
+with request-level state (recurrent state, windows) are kept apart: a place with such groups can resume only where each
+of them has what it needs. A tier's copy that goes does not hide another tier's.
+
+A place's blocks that count are a prefix of any prompt, so `usable` bisects: a dozen looks into one dictionary settle
+all places at once, for holders are bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+
+from prfaas.core.errors import LocalError
+from prfaas.core.ids import Epoch
+from prfaas.core.index.answer import BLOCK_TOKENS, Answer, Usable
+from prfaas.core.index.audit import audit
+from prfaas.core.index.held import Piece, pieces, size_bytes
+from prfaas.core.index.places import Keeper, Known, Place
+from prfaas.core.index.resume import Path, resumable
+from prfaas.core.index.runs import RUN_BLOCKS, Run, numbers_of
+
+MOST_LOOSE = 1 << 16
+"""States of blocks that the index has not seen; those that have waited longest are forgotten beyond."""
+NO_GROUPS: Mapping[int, int] = {}
+
+
+class PrefixIndex:
+    """All places. Methods that take a `place` raise LocalError for one that is not open.
+
+    `run_blocks`: blocks of which one run may be. Longer runs are fewer, and slower to find a block in.
+    """
+
+    def __init__(self, run_blocks: int = RUN_BLOCKS) -> None:
+        self._run_blocks = run_blocks
+        self._runs_of: dict[int, Run] = {}
+        self._orphans: dict[int, dict[int, Run]] = {}
+        self._loose: dict[int, dict[int, Keeper]] = {}
+        self._keepers: dict[Place, Keeper] = {}
+        self._numbered: dict[int, Keeper] = {}
+        self._free: list[int] = []
+        self._planes = 0
+        self._trusted = 0
+        self._unknown: tuple[Place, ...] = ()
+        self._runs = 0
+
+    # Places.
+
+    def open(
+        self, place: Place, epoch: Epoch, groups: Mapping[int, int] = NO_GROUPS, known: Known = Known.WHOLLY
+    ) -> bool:
+        """This incarnation of `place` is there from now on, and holds nothing yet. An older one's blocks are dropped.
+
+        `groups`: groups of layers that are kept apart, and how many blocks up to a length each must hold to resume
+        there: 1 for a state, more for a window, 0 for all. Groups that are not in it are one dense group. False, and
+        nothing has changed, when this incarnation is open already or a later one was.
+        """
+        keeper = self._keepers.get(place)
+        if keeper is not None and epoch <= keeper.epoch:
+            return False
+        if keeper is not None:
+            self._empty(keeper)
+            number = keeper.number
+        else:
+            number = heappop(self._free) if self._free else len(self._numbered)
+        self._keepers[place] = self._numbered[number] = Keeper(place, number, epoch, groups, known)
+        self._know()
+        return True
+
+    def close(self, place: Place) -> None:
+        """`place` is gone, with all that it held. Nothing when it is not open."""
+        keeper = self._keepers.pop(place, None)
+        if keeper is not None:
+            self._empty(keeper)
+            del self._numbered[keeper.number]
+            heappush(self._free, keeper.number)
+            self._know()
+
+    def mark(self, place: Place, known: Known) -> None:
+        """So well is it known from now on what `place` holds."""
+        self._keeper(place).known = known
+        self._know()
+
+    def places(self) -> dict[Place, tuple[Epoch, Known]]:
+        """All that are open."""
+        return {place: (keeper.epoch, keeper.known) for place, keeper in self._keepers.items()}
+
+    def groups(self, place: Place) -> dict[int, int]:
+        """The groups of `place` that are kept apart, as `open` got them."""
+        return dict(self._keeper(place).groups)
+
+    # What they hold.
+
+    def stored(
+        self, place: Place, hashes: Sequence[int], parent: int | None, *, tier: str = "", group: int | None = None
+    ) -> None:
+        """`place` has these blocks, each of which follows the one before, the first one `parent` (None: it is a
+        prompt's first). Of a group that is kept apart, the blocks need not follow one another, nor `parent` be told.
+        """
+        keeper = self._keeper(place)
+        if group is not None and group in keeper.groups:
+            self._states_stored(keeper, hashes, group, tier)
+            return
+        plane = self._plane_of_tier(keeper, tier)
+        hashes = tuple(hashes)
+        runs_of, done, end = self._runs_of, 0, len(hashes)
+        while done < end:
+            run = runs_of.get(hashes[done])
+            if run is None:
+                done = self._grow(keeper, hashes, done, parent, plane)
+            else:
+                at = run.position(hashes[done], 0)
+                count = _common(run.hashes, at, hashes, done)
+                self._add(keeper, run, ((1 << count) - 1) << at, plane)
+                done += count
+            parent = hashes[done - 1]
+
+    def removed(
+        self, place: Place, hashes: Sequence[int], *, tier: str | None = None, group: int | None = None
+    ) -> None:
+        """`place` has these blocks no more: in one tier, or (None) in any; of one group, or (None) of any."""
+        keeper = self._keeper(place)
+        apart = group is not None and group in keeper.groups
+        run: Run | None = None
+        bits, hint = 0, -1
+        for block in hashes:
+            found = self._runs_of.get(block)
+            if found is None:
+                self._forget_loose(keeper, block, group, tier)
+                continue
+            if found is not run:
+                if run is not None:
+                    self._take(keeper, run, bits, tier, group, apart)
+                run, bits, hint = found, 0, -1
+            at = found.position(block, hint)
+            bits |= 1 << at
+            hint = at + 1
+        if run is not None:
+            self._take(keeper, run, bits, tier, group, apart)
+
+    def cleared(self, place: Place) -> None:
+        """`place` holds nothing any more. The cost is of what it held."""
+        self._empty(self._keeper(place))
+
+    # What of a prompt can be used.
+
+    def usable(self, chain: Sequence[int]) -> Answer:
+        """What each place can use of the prompt whose blocks have these hashes."""
+        lengths = self._lengths(chain) if chain else {}
+        held, path = [], None
+        for number, blocks in sorted(lengths.items()):
+            keeper = self._numbered[number]
+            resume = blocks
+            if keeper.groups:
+                if path is None:
+                    longest = max(lengths.values())
+                    path = Path(self._runs_of[chain[longest - 1]], longest)
+                resume = resumable(keeper, path, blocks)
+            held.append(Usable(keeper.place, resume * BLOCK_TOKENS, blocks * BLOCK_TOKENS, keeper.known))
+        return Answer(tuple(held), self._unknown)
+
+    def _lengths(self, chain: Sequence[int]) -> dict[int, int]:
+        """Blocks that count, by holder's number: all holders are bisected together, apart where they part."""
+        last = len(chain) - 1
+        all_low = self._live_at(chain, 0) & self._trusted
+        if not all_low:
+            return {}
+        all_high = self._live_at(chain, last) & all_low
+        found = dict.fromkeys(numbers_of(all_high), last + 1)
+        spans = [(0, all_low, last, all_high)]
+        while spans:
+            low, at_low, high, at_high = spans.pop()
+            if at_low == at_high:
+                continue
+            if high - low <= 1:
+                for number in numbers_of(at_low & ~at_high):
+                    found[number] = low + 1
+                continue
+            middle = (low + high) >> 1
+            at_middle = self._live_at(chain, middle) & at_low
+            spans.append((low, at_low, middle, at_middle))
+            spans.append((middle, at_middle, high, at_high))
+        return found
+
+    def _live_at(self, chain: Sequence[int], depth: int) -> int:
+        """Bitmap of holders for whom the block at `depth` is live."""
+        run = self._runs_of.get(chain[depth])
+        if run is None:
+            return 0
+        bitmap = run.full
+        if run.part:
+            at, reach = depth - run.start, run.reach
+            if run.start < 0 or at < 0:
+                return 0
+            for number, mask in run.part.items():
+                if reach >> number & 1 and ~mask & (mask + 1) > 1 << at:
+                    bitmap |= 1 << number
+        return bitmap
+
+    # What is in it.
+
+    @property
+    def blocks(self) -> int:
+        """Different blocks that anybody holds, and those between them in a run that nobody holds any more."""
+        return len(self._runs_of)
+
+    @property
+    def runs(self) -> int:
+        """Runs of blocks: what memory grows with, beside blocks."""
+        return self._runs
+
+    def held_blocks(self, place: Place) -> int:
+        """Dense blocks that `place` holds, orphans included. The cost is of what it holds."""
+        keeper = self._keeper(place)
+        return sum(run.mask(keeper.number).bit_count() for run in keeper.runs)
+
+    def memory_bytes(self) -> int:
+        """About what it takes. The cost is small."""
+        return size_bytes(self._runs_of, self._runs)
+
+    def held(self, place: Place) -> Iterator[Piece]:
+        """All that `place` holds, in pieces that `stored` takes; those nearer to the root first."""
+        yield from pieces(self._keeper(place))
+        for block, planes in self._loose.items():
+            for plane, keeper in planes.items():
+                if keeper.place == place:
+                    group, tier = _group_of(keeper, plane)
+                    yield Piece((block,), None, tier, group)
+
+    def validate(self) -> None:
+        """Raises InvariantError when it contradicts itself. The cost is of all that is in it."""
+        audit(self._runs_of, self._orphans, self._keepers.values(), self._runs, self._run_blocks)
+
+    # Dense blocks.
+
+    def _grow(self, keeper: Keeper, hashes: tuple[int, ...], first: int, parent: int | None, plane: int) -> int:
+        """Takes in blocks that the index does not have, from `first` on. Returns up to where."""
+        stop = len(hashes)
+        if self._orphans and not self._orphans.keys().isdisjoint(hashes):
+            # Blocks after an unknown one are known only where an orphan begins.
+            stop = next((at for at in range(first + 1, stop) if hashes[at] in self._runs_of), stop)
+        above = None if parent is None else self._runs_of.get(parent)
+        if above is not None and parent is not None and len(above.hashes) < self._run_blocks:
+            first = self._extend(keeper, above, parent, hashes, first, stop, plane)
+            if first == stop:
+                return stop
+            if first:
+                parent = hashes[first - 1]
+        while first < stop:
+            new = hashes[first : min(stop, first + self._run_blocks)]
+            run = self._begin(keeper, new, parent, above, plane)
+            first += len(new)
+            parent, above = new[-1], run
+        return stop
+
+    def _begin(self, keeper: Keeper, new: tuple[int, ...], parent: int | None, above: Run | None, plane: int) -> Run:
+        """A run of blocks that nobody had."""
+        run = Run(new, parent, None, -1, 0 if parent is None else -1)
+        if parent is not None:
+            if above is not None:
+                above.adopt(run, above.position(parent))
+            else:
+                self._orphans.setdefault(parent, {})[new[0]] = run
+        self._runs_of.update(dict.fromkeys(new, run))
+        self._runs += 1
+        keeper.runs.add(run)
+        bit, ones = 1 << keeper.number, (1 << len(new)) - 1
+        if run.reaches(keeper.number):
+            run.full = run.reach = bit
+        else:
+            run.part = {keeper.number: ones}
+        if len(keeper.tiers) > 1:
+            run.set_plane(plane, ones)
+        self._welcome(keeper, run, 0)
+        return run
+
+    def _extend(
+        self,
+        keeper: Keeper,
+        run: Run,
+        parent: int,
+        hashes: tuple[int, ...],
+        first: int,
+        stop: int,
+        plane: int,
+    ) -> int:
+        """Makes `run` longer by blocks that follow its last one, where only this holder has it. Returns up to where."""
+        before = len(run.hashes)
+        if run.hashes[-1] != parent or not run.only(keeper.number):
+            return first
+        new = hashes[first : min(stop, first + self._run_blocks - before)]
+        run.hashes += new
+        if run.part:
+            run.part[keeper.number] = (1 << len(run.hashes)) - 1
+        self._runs_of.update(dict.fromkeys(new, run))
+        if len(keeper.tiers) > 1:
+            held = run.planes.get(plane, 0) if run.planes else 0
+            run.set_plane(plane, held | ((1 << len(new)) - 1) << before)
+        self._welcome(keeper, run, before)
+        return first + len(new)
+
+    def _welcome(self, keeper: Keeper, run: Run, before: int) -> None:
+        """Orphans and states that waited for blocks of `run` from position `before` on find their place."""
+        if self._orphans and not self._orphans.keys().isdisjoint(run.hashes):
+            for at, block in islice(enumerate(run.hashes), before, None):
+                for child in self._orphans.pop(block, {}).values():
+                    run.adopt(child, at)
+            self._spread(keeper.number, run, before, run.live(keeper.number), alive=True)
+        if self._loose and not self._loose.keys().isdisjoint(run.hashes):
+            for at, block in islice(enumerate(run.hashes), before, None):
+                for plane, owner in self._loose.pop(block, {}).items():
+                    owner.loose.discard(block)
+                    owner.runs.add(run)
+                    run.set_plane(plane, 1 << at | (run.planes or {}).get(plane, 0))
+
+    def _add(self, keeper: Keeper, run: Run, bits: int, plane: int) -> None:
+        """The holder has these positions of a run too."""
+        number = keeper.number
+        if len(keeper.tiers) > 1:
+            run.set_plane(plane, bits | (run.planes or {}).get(plane, 0))
+        if run.full >> number & 1:
+            return
+        before = run.part.get(number, 0) if run.part else 0
+        mask = before | bits
+        if mask == before:
+            return
+        if not before:
+            keeper.runs.add(run)
+            if run.reaches(number):
+                run.reach |= 1 << number
+        lived = run.live(number)
+        self._settle(run, number, mask)
+        if run.children:
+            self._spread(number, run, lived, run.live(number), alive=True)
+
+    def _take(self, keeper: Keeper, run: Run, bits: int, tier: str | None, group: int | None, apart: bool) -> None:
+        """The holder has these positions of a run no more."""
+        if group is None or apart:
+            for number, tiers in keeper.states.items():
+                if group is None or group == number:
+                    for name, plane in tiers.items():
+                        if tier is None or tier == name:
+                            _clear(run, plane, bits)
+        if not apart:
+            self._take_dense(keeper, run, bits, tier)
+        if not run.mask(keeper.number) and not (run.planes and keeper.planes & run.planes.keys()):
+            keeper.runs.discard(run)
+        self._trim(run)
+
+    def _take_dense(self, keeper: Keeper, run: Run, bits: int, tier: str | None) -> None:
+        if tier is not None and tier not in keeper.tiers:
+            return
+        if len(keeper.tiers) > 1:
+            for name, plane in keeper.tiers.items():
+                if tier is None or tier == name:
+                    _clear(run, plane, bits)
+                elif run.planes:
+                    bits &= ~run.planes.get(plane, 0)
+        number = keeper.number
+        before = run.mask(number)
+        mask = before & ~bits
+        if mask == before:
+            return
+        lived = run.live(number)
+        run.full &= ~(1 << number)
+        self._settle(run, number, mask)
+        if run.children:
+            self._spread(number, run, run.live(number), lived, alive=False)
+
+    @staticmethod
+    def _settle(run: Run, number: int, mask: int) -> None:
+        """The holder, not in `full`, has these positions now."""
+        bit = 1 << number
+        if not mask:
+            run.reach &= ~bit
+        if run.reach & bit and mask == (1 << len(run.hashes)) - 1:
+            run.full |= bit
+            mask = 0
+        run.set_part(number, mask)
+
+    def _spread(self, number: int, run: Run, low: int, high: int, *, alive: bool) -> None:
+        """Positions [low, high) of `run` are live for the holder from now on, or are no more: so is what follows."""
+        bit = 1 << number
+        todo = [(run, low, high)]
+        while todo:
+            run, low, high = todo.pop()
+            for child in (run.children or {}).values():
+                if not low <= child.at < high:
+                    continue
+                mask = child.mask(number)
+                if not mask:
+                    continue
+                if alive:
+                    child.reach |= bit
+                    self._settle(child, number, mask)
+                    length = child.live(number)
+                else:
+                    length = child.live(number)
+                    child.reach &= ~bit
+                    child.full &= ~bit
+                    child.set_part(number, mask)
+                if child.children:
+                    todo.append((child, 0, length))
+
+    def _trim(self, run: Run) -> None:
+        """Forgets blocks at the end of `run` that nobody holds."""
+        keep = run.held().bit_length()
+        if keep == len(run.hashes):
+            return
+        for block in run.hashes[keep:]:
+            del self._runs_of[block]
+        for child in [one for one in (run.children or {}).values() if one.at >= keep]:
+            run.disown(child)
+            assert child.above is not None
+            self._orphans.setdefault(child.above, {})[child.hashes[0]] = child
+        if keep:
+            run.hashes = run.hashes[:keep]
+            for number in [one for one, mask in (run.part or {}).items() if mask == (1 << keep) - 1]:
+                self._settle(run, number, (1 << keep) - 1)
+            return
+        self._runs -= 1
+        if run.parent is not None:
+            run.parent.disown(run)
+        elif run.above is not None:
+            waiting = self._orphans[run.above]
+            del waiting[run.hashes[0]]
+            if not waiting:
+                del self._orphans[run.above]
+
+    def _plane_of_tier(self, keeper: Keeper, tier: str) -> int:
+        """The plane of a tier of dense blocks. With the second tier each gets masks of its own."""
+        plane = keeper.tiers.get(tier)
+        if plane is None:
+            plane = keeper.tiers[tier] = self._new_plane(keeper)
+            if len(keeper.tiers) == 2:
+                first = next(iter(keeper.tiers.values()))
+                for run in keeper.runs:
+                    run.set_plane(first, run.mask(keeper.number))
+        return plane
+
+    # States.
+
+    def _states_stored(self, keeper: Keeper, hashes: Sequence[int], group: int, tier: str) -> None:
+        plane = keeper.states[group].get(tier)
+        if plane is None:
+            plane = keeper.states[group][tier] = self._new_plane(keeper)
+        for block in hashes:
+            run = self._runs_of.get(block)
+            if run is not None:
+                run.set_plane(plane, 1 << run.position(block) | (run.planes or {}).get(plane, 0))
+                keeper.runs.add(run)
+                continue
+            self._loose.setdefault(block, {})[plane] = keeper
+            keeper.loose.add(block)
+            if len(self._loose) > MOST_LOOSE:
+                oldest = next(iter(self._loose))
+                for owner in self._loose.pop(oldest).values():
+                    owner.loose.discard(oldest)
+
+    def _forget_loose(self, keeper: Keeper, block: int, group: int | None, tier: str | None) -> None:
+        waiting = self._loose.get(block)
+        if waiting is None or block not in keeper.loose:
+            return
+        for number, tiers in keeper.states.items():
+            for name, plane in tiers.items():
+                if group in (None, number) and tier in (None, name):
+                    waiting.pop(plane, None)
+        if not any(owner is keeper for owner in waiting.values()):
+            keeper.loose.discard(block)
+        if not waiting:
+            del self._loose[block]
+
+    def _new_plane(self, keeper: Keeper) -> int:
+        plane = self._planes
+        self._planes += 1
+        keeper.planes.add(plane)
+        return plane
+
+    # Holders.
+
+    def _keeper(self, place: Place) -> Keeper:
+        keeper = self._keepers.get(place)
+        if keeper is None:
+            raise LocalError(f"{place} is not open in the index")
+        return keeper
+
+    def _empty(self, keeper: Keeper) -> None:
+        """It holds nothing any more."""
+        number, runs = keeper.number, keeper.runs
+        keeper.runs = set()
+        for run in runs:
+            run.full &= ~(1 << number)
+            run.reach &= ~(1 << number)
+            run.set_part(number, 0)
+            if run.planes:
+                for plane in keeper.planes & run.planes.keys():
+                    run.set_plane(plane, 0)
+        for run in runs:
+            self._trim(run)
+        for block in keeper.loose:
+            waiting = self._loose[block]
+            for plane in keeper.planes & waiting.keys():
+                del waiting[plane]
+            if not waiting:
+                del self._loose[block]
+        keeper.loose = set()
+
+    def _know(self) -> None:
+        self._trusted = sum(1 << one.number for one in self._numbered.values() if one.known is not Known.UNKNOWN)
+        self._unknown = tuple(sorted(one.place for one in self._numbered.values() if one.known is Known.UNKNOWN))
+
+
+def _common(run: tuple[int, ...], at: int, hashes: tuple[int, ...], first: int) -> int:
+    """Blocks that a run, from `at`, and a chain, from `first`, have in common. Equal hashes mean equal prefixes."""
+    count = min(len(run) - at, len(hashes) - first)
+    if run[at + count - 1] == hashes[first + count - 1]:
+        return count
+    low, high = 1, count - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if run[at + middle - 1] == hashes[first + middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _clear(run: Run, plane: int, bits: int) -> None:
+    if run.planes and plane in run.planes:
+        run.set_plane(plane, run.planes[plane] & ~bits)
+
+
+def _group_of(keeper: Keeper, plane: int) -> tuple[int, str]:
+    return next((group, tier) for group, tiers in keeper.states.items() for tier, one in tiers.items() if one == plane)
