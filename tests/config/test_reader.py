@@ -121,7 +121,8 @@ FAULTS = {
     ("threshold: 512", "threshold: many"): "16: policy.threshold: got 'many'; expected a whole number",
     ("threshold: 512", "threshold: 1.5"): "16: policy.threshold: got 1.5; expected a whole number",
     ("threshold: 512", "threshold: yes"): "16: policy.threshold: got true; expected a whole number",
-    ("threshold: 512", "kind: best"): "16: policy.kind: got 'best'; expected threshold",
+    ("threshold: 512", "kind: best"): "16: policy.kind: got 'best'; expected one of balanced, fastest, local, ours, "
+    "paper, priced, pull, remote, threshold",
     ("rtt: 20ms", "rtt: 20ms, emulate: 1"): "14: links[0].emulate: got 1; expected true or false",
     (
         "role: decode",

@@ -13,22 +13,26 @@ from prfaas.config import topology as settings
 from prfaas.config.topology import EmulatedEngine, Topology, TransformersEngine, VllmEngine
 from prfaas.core.errors import ConfigError, InvariantError
 from prfaas.engine.base import Engine, Limits
+from prfaas.model.profile import Profile
 from prfaas.model.profilefile import load_profile
 from prfaas.model.text import Text
 from prfaas.transport.stream.transport import StreamTransport
 
 UNBOUNDED_TOKENS = 1 << 30
 """KV tokens of an engine whose memory the node bounds."""
+QUARTERS = 4
 LONGEST = 1 << 18
 """Context of an emulated model, tokens, unless the topology says another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An engine, which is not started, and what a node's server answers because of it."""
+    """An engine, which is not started, and what a node's server answers because of it. `prefill_ns`: how long it takes,
+    (tokens, ns) rising, where that is known beforehand."""
 
     engine: Engine
     doors: Sequence[web.RouteDef] = ()
+    prefill_ns: Sequence[tuple[int, int]] = ()
 
 
 def engine_of(
@@ -83,17 +87,28 @@ def _emulated(topology: Topology, wanted: EmulatedEngine, text: Text, transport:
             connection.reset()
 
     faults = Faults(wanted.faults, cut=cut)
+    limits, profile = emulated_limits(topology, wanted, text.vocab_size), load_profile(wanted.profile)
     engine = Emulated(
         layout_of(wanted.layout, wanted.bytes_scale),
-        emulated_limits(topology, wanted, text.vocab_size),
-        load_profile(wanted.profile),
+        limits,
+        profile,
         Letters(printable, min(text.stop_ids, default=printable[-1])),
         time_scale=wanted.time_scale,
         overlap=wanted.overlap,
         chunk_tokens=wanted.chunk_tokens,
         faults=faults,
     )
-    return Built(engine, fault_routes(faults))
+    return Built(engine, fault_routes(faults), told_times(profile, wanted.time_scale, limits.max_model_len))
+
+
+def told_times(profile: Profile, time_scale: float, longest: int) -> list[tuple[int, int]]:
+    """A profile's prefill times as a node tells them: four points an octave, up to `longest` tokens. Nothing where no
+    time passes."""
+    if not time_scale:
+        return []
+    octaves = range(QUARTERS * longest.bit_length())
+    lengths = sorted({min(longest, round(2 ** (at / QUARTERS))) for at in octaves} | {longest})
+    return [(tokens, round(profile.prefill_ns(tokens, tokens) * time_scale)) for tokens in lengths]
 
 
 def emulated_limits(topology: Topology, wanted: EmulatedEngine, vocab_size: int) -> Limits:

@@ -87,7 +87,7 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
 def settings(topology: Topology, name: ClusterName) -> GatewaySettings:
     """What the gateway of `name` needs of the topology."""
     remote = [
-        Source(source, link.name, home=False)
+        Source(source, link.name, home=False, bandwidth_bps=int(link.bandwidth_bps), rtt_ns=int(link.rtt_ns))
         for source in topology.of_kind("prfaas")
         if (link := topology.link(source, name)) is not None
     ]
@@ -96,7 +96,9 @@ def settings(topology: Topology, name: ClusterName) -> GatewaySettings:
         cluster=name,
         model=topology.public_name,
         sources=(*remote, Source(name, home_link(name), home=True)),
-        policy=RouterPolicy(Threshold(policy.threshold), limits.whole_prompt, limits.attempts),
+        policy=RouterPolicy(
+            Threshold(policy.threshold), limits.whole_prompt, limits.attempts, policy.kind, policy.order
+        ),
         credit_lease_ms=limits.leases.credit_ns // 1_000_000,
         poll_s=limits.health_interval_ns / 1e9,
     )

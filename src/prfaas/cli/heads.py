@@ -20,6 +20,7 @@ from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName, LinkName, NodeName
 from prfaas.core.membership.events import Role
 from prfaas.core.membership.members import MemberPolicy
+from prfaas.core.routing.catalog import policy_of
 from prfaas.runtime.http import Listening, serve
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import Tasks
@@ -111,12 +112,14 @@ def head_of(
     changed: Callable[[], None] = lambda: None,
 ) -> ClusterHead:
     """The head of the prefill nodes of cluster `name`."""
+    said = topology.policy
     settings = HeadSettings(
         cluster=name,
         model=topology.public_name,
         queue_length=topology.limits.queue_length,
         ticket_secret=environment.secret.encode(),
         connections={link.name: link.connections for link in topology.links if link.source == name},
+        order=policy_of(said.kind, said.threshold, said.order).order,
     )
     return ClusterHead(settings, roster, shares, changed)
 

@@ -127,7 +127,17 @@ async def _serve(
         data = Peer(node.advertise or peer.host, peer.port)
         identity = Identity(node.id, cluster, node.role, epoch, topology.public_name, (data,))
         built, limits = engine_of(topology, node, directory, text, transport), limits_of(topology, node)
-        server = NodeServer(built.engine, text, transport, identity, limits, environment.secret, metrics, built.doors)
+        server = NodeServer(
+            built.engine,
+            text,
+            transport,
+            identity,
+            limits,
+            environment.secret,
+            metrics,
+            built.doors,
+            built.prefill_ns,
+        )
     except BaseException as error:
         await transport.close()
         if isinstance(error, OSError):

@@ -23,6 +23,7 @@ from prfaas.cluster.shares import LinkShares
 from prfaas.core.errors import InvariantError, ProtocolError, RemoteError
 from prfaas.core.ids import ClusterName, Epoch, LinkName, NodeName, TransferId
 from prfaas.core.membership.effects import Lost
+from prfaas.core.routing.curve import curve_of
 from prfaas.core.routing.queue import (
     Dispatch,
     Finished,
@@ -39,12 +40,21 @@ from prfaas.core.routing.queue import (
 from prfaas.core.transfer.shards import uneven_states
 from prfaas.runtime.client import read_bounded
 from prfaas.runtime.driver import Driver, loop_now_ns
-from prfaas.wire.control import ClusterInfo, NodeInfo, PrefillRequest, PrefillUpdate, TransferParams
+from prfaas.wire.control import (
+    LISTED,
+    ClusterInfo,
+    NodeInfo,
+    PrefillInfo,
+    PrefillRequest,
+    PrefillUpdate,
+    TransferParams,
+)
 from prfaas.wire.ticket import mint
 
 log = structlog.get_logger(__name__)
 MAX_ANSWER_BYTES = 1 << 20
 MAX_TROUBLES = 3
+MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,8 @@ class HeadSettings:
     ticket_secret: bytes
     connections: dict[LinkName, int]
     ticket_grace_s: int = 30
+    order: float = 0.0
+    """Of the queue: see `core.routing.order`."""
 
 
 class ClusterHead:
@@ -75,7 +87,7 @@ class ClusterHead:
         self._changed = changed
         self._infos: dict[NodeName, NodeInfo] = {}
         self._jobs: dict[TransferId, Job] = {}
-        self._queue = PrefillQueue(settings.queue_length)
+        self._queue = PrefillQueue(settings.queue_length, settings.order)
         self._driver: Driver[QueueEvent, QueueEffect] = Driver(self._queue, self._perform)
         self._legs: set[asyncio.Task[bool]] = set()
         roster.serve("prefill", self)
@@ -100,6 +112,8 @@ class ClusterHead:
     def info(self) -> ClusterInfo:
         """What the head says of its cluster."""
         layouts = sorted({info.layout for info in self._infos.values() if info.layout})
+        queue, now_ns = self._queue, loop_now_ns()
+        waiting, at_work, curve = queue.line, list(queue.started.items()), queue.curve
         return ClusterInfo(
             cluster=self._settings.cluster,
             model=self._settings.model,
@@ -109,6 +123,16 @@ class ClusterHead:
             running=len(self._queue.running),
             max_model_len=self._queue.max_tokens,
             trouble="" if self._queue.ready else self._trouble(),
+            slots=queue.slots,
+            waiting=[
+                PrefillInfo(job.job, job.tokens, (now_ns - queue.came_ns[job.job]) // MS) for job in waiting[:LISTED]
+            ],
+            waiting_tokens=sum(job.tokens for job in waiting[LISTED:]),
+            at_work=[
+                PrefillInfo(transfer, job.tokens, (now_ns - job.at_ns) // MS) for transfer, job in at_work[:LISTED]
+            ],
+            at_work_tokens=sum(job.tokens for _, job in at_work[LISTED:]),
+            prefill_ns=list(curve.points) if curve is not None else [],
         )
 
     def _trouble(self) -> str:
@@ -161,7 +185,8 @@ class ClusterHead:
         info = sight.info
         if info is not None:
             self._infos[sight.node] = info
-            seen = NodeSeen(sight.node, True, sight.epoch, info.max_sequences, info.max_model_len)
+            curve = curve_of(info.prefill_ns)
+            seen = NodeSeen(sight.node, True, sight.epoch, info.max_sequences, info.max_model_len, curve)
         else:
             self._infos.pop(sight.node, None)
             seen = NodeSeen(sight.node, False, sight.epoch, 0, 0)
@@ -210,13 +235,14 @@ class ClusterHead:
         """One dispatched job: bind, have the node compute, say how it ended; whether well."""
         request, node = job.request, client.node.name
         left_s = max(0.001, (job.deadline_ns - loop_now_ns()) / 1e9)
-        link = LinkName(request.link)
+        link, began_ns = LinkName(request.link), loop_now_ns()
         try:
             async with asyncio.timeout(left_s), self._shares.hold(link, client, transfer):
                 if client.streams:
                     job.say(self._bound(request, info, left_s))
                 async with client.post("/v1/completions", self._node_body(request, client, info, left_s)) as response:
                     answer = await read_bounded(response, MAX_ANSWER_BYTES)
+                job.answered_ns, job.node_ns = loop_now_ns() - began_ns, _computed_ns(answer)
                 if not client.streams:
                     job.say(PrefillUpdate("bound", node=node, epoch=info.epoch, parameters=_parameters(answer)))
                 await client.sent(transfer)
@@ -237,7 +263,8 @@ class ClusterHead:
         if bug is not None:
             log.error("prefill leg broke", transfer=transfer, node=node, exc_info=bug)
             job.fail("internal", f"{type(bug).__name__} in the head of {self._settings.cluster}")
-        self._driver.post(Finished(transfer, ok=not leg.cancelled() and bug is None and leg.result()))
+        ok = not leg.cancelled() and bug is None and leg.result()
+        self._driver.post(Finished(transfer, ok, job.node_ns, job.answered_ns))
         self.roster.work_ended(node)
 
     @staticmethod
@@ -302,6 +329,24 @@ def _parameters(answer: bytes) -> dict[str, Any]:
         return msgspec.json.decode(answer, type=_Answer).kv_transfer_params
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise ProtocolError("bad_reply", f"no kv_transfer_params in the answer to a prefill: {error}") from None
+
+
+class _Computed(msgspec.Struct):
+    computed_ns: int | None = None
+
+
+class _Told(msgspec.Struct):
+    kv_transfer_params: _Computed | None = None
+
+
+def _computed_ns(answer: bytes) -> int | None:
+    """What a prefill took of its node's time, as nodes of ours say in their answer; others do not."""
+    try:
+        told = msgspec.json.decode(answer, type=_Told).kv_transfer_params
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    said = told.computed_ns if told is not None else None
+    return said if said is None or said >= 0 else None
 
 
 @contextlib.asynccontextmanager

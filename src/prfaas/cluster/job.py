@@ -15,13 +15,16 @@ from prfaas.wire.control import PrefillRequest, PrefillUpdate
 @dataclass(slots=True)
 class Job:
     """`updates` ends with `done` or `failed`. `leg` is the call to the node while it runs, `given` the node and its
-    incarnation."""
+    incarnation. `answered_ns`: after which time the node had computed; `node_ns`: of its time, what that took, if it
+    says."""
 
     request: PrefillRequest
     deadline_ns: int
     updates: asyncio.Queue[PrefillUpdate] = field(default_factory=asyncio.Queue)
     leg: asyncio.Task[bool] | None = None
     given: tuple[NodeName, Epoch] | None = None
+    answered_ns: int | None = None
+    node_ns: int | None = None
 
     def say(self, update: PrefillUpdate) -> None:
         """Tell who asked."""

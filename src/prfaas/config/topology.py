@@ -42,7 +42,7 @@ Advertise = Annotated[
 
 
 class _Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every embedded engine has: sequences and memory for their KV."""
+    """What every embedded engine has: sequences, memory for their KV, and what is kept of it."""
 
     max_sequences: Annotated[int, Meta(ge=1, le=4096, description="Sequences in prefill or decode at once.")] = 8
     block_tokens: Annotated[int, Meta(ge=1, le=1 << 16, description="Tokens in a KV block.")] = 64
@@ -249,16 +249,30 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return LinkName(f"{self.source}->{self.target}")
 
 
-class ThresholdPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prefill goes to a PrfaaS cluster when more than `threshold` tokens are uncached."""
+class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which cluster prefills what. The policies are those of `prfaas simulate`."""
 
-    kind: Annotated[Literal["threshold"], Meta(description="Which policy.")] = "threshold"
+    kind: Annotated[
+        Literal["ours", "paper", "threshold", "balanced", "local", "remote", "fastest", "priced", "pull"],
+        Meta(
+            description="Which policy; docs/simulate.md says what each does. threshold: more uncached tokens than "
+            "`threshold` go away, whatever else is so. ours: they belong there, but where somebody waits or a node "
+            "idles, what is sooner or cheaper counts."
+        ),
+    ] = "ours"
     threshold: Annotated[int, Meta(ge=1, le=1 << 30, description="Uncached tokens above which prefill goes away.")] = (
         1024
     )
 
 
 class Leases(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    order: Annotated[
+        Annotated[float, Meta(ge=0, le=1000)] | None,
+        Meta(
+            description="How prefill queues are ordered: by arrival + order * prefill time, where that is known. 0: "
+            "first come, first served. Left out: 0.25 for ours, else 0."
+        ),
+    ] = None
     """How long a promise holds without a sign of life."""
 
     credit_ns: Annotated[Timeout, Meta(description="Room in a landing buffer, granted but unused.")] = field(
@@ -343,7 +357,7 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     clusters: Annotated[dict[Name, Cluster], Meta(min_length=1, description="The clusters by name.")]
     links: Annotated[tuple[Link, ...], Meta(description="The links between them.")] = ()
-    policy: Annotated[ThresholdPolicy, Meta(description="Which request goes where.")] = ThresholdPolicy()
+    policy: Annotated[Policy, Meta(description="Which request goes where.")] = Policy()
     limits: Annotated[Limits, Meta(description="Bounds.")] = field(default_factory=Limits)
     security: Annotated[Security, Meta(description="Where secrets are.")] = Security()
     log: Annotated[Log, Meta(description="Logging.")] = Log()

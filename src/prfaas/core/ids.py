@@ -1,4 +1,4 @@
-"""Names of things, as types: so that a node's name is never taken for a transfer's. No behaviour."""
+"""Names of things, as types: so that a node's name is never taken for a transfer's."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ SessionId = NewType("SessionId", str)
 
 Epoch = NewType("Epoch", int)
 """A node's incarnation: larger after each restart (wall-clock ns at its start)."""
+
+
+def transfer_of(request: RequestId, attempt: int) -> TransferId:
+    """The transfer of one attempt."""
+    return TransferId(f"{request}.{attempt}")

@@ -60,7 +60,9 @@ class Exchange:
 
     @property
     def route_header(self) -> str:
-        """`x-prfaas-route`: where prefill ran and why."""
-        if self.decided is None:
+        """`x-prfaas-route`: where prefill ran and why; and what was not known for that, if anything."""
+        decided = self.decided
+        if decided is None:
             return "none; cluster=; reason=refused"
-        return f"{self.decided.route}; cluster={self.decided.cluster}; reason={self.decided.reason}"
+        said = f"{decided.route}; cluster={decided.cluster}; reason={decided.reason}"
+        return f"{said}; unknown={','.join(decided.unknown)}" if decided.unknown else said

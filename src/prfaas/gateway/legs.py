@@ -16,7 +16,7 @@ import structlog
 
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.core.errors import PeerFailure, RemoteError, RequestError
-from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, TransferId
+from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, transfer_of
 from prfaas.core.routing.effects import (
     AskCredit,
     CancelDecode,
@@ -111,6 +111,8 @@ class Legs:
         match effect:
             case Decided():
                 exchange.decided = effect
+                for signal in effect.unknown:
+                    self._metrics.signal_unknown(signal)
                 log.info("decided", **{name: getattr(effect, name) for name in Decided.__slots__ if name != "at_ns"})
             case AskCredit(request, attempt, node):
                 self._start((request, attempt, "credit"), self._credit(exchange, attempt, node))
@@ -205,21 +207,21 @@ class Legs:
     async def _credit(self, exchange: Exchange, attempt: int, node: NodeName) -> None:
         left_ms = self._left_ms(exchange)
         wanted = CreditRequest(
-            _transfer(exchange.request, attempt), exchange.prompt.tokens, min(left_ms, self._settings.credit_lease_ms)
+            transfer_of(exchange.request, attempt), exchange.prompt.tokens, min(left_ms, self._settings.credit_lease_ms)
         )
         reply = await self._node(node).credit(wanted, left_ms / 1000)
-        self._post(CreditGranted(exchange.request, attempt, reply.receiver))
+        self._post(CreditGranted(exchange.request, attempt, reply.receiver, reply.kv_bytes))
 
     async def _release(self, request: RequestId, attempt: int, node: NodeName) -> None:
         # The lease frees it all the same when this call does not get through.
         with contextlib.suppress(RemoteError):
-            await self._node(node).release_credit(_transfer(request, attempt), RELEASE_S)
+            await self._node(node).release_credit(transfer_of(request, attempt), RELEASE_S)
 
     async def _prefill(self, exchange: Exchange, start: StartPrefill) -> None:
         request, attempt = start.request, start.attempt
         assert exchange.decided is not None
         asked = PrefillRequest(
-            transfer_id=_transfer(request, attempt),
+            transfer_id=transfer_of(request, attempt),
             tenant=self._settings.tenant,
             model=self._settings.model,
             layout=self._settings.layout(exchange.decided.node),
@@ -266,13 +268,13 @@ class Legs:
     def _handover(self, exchange: Exchange, start: StartDecode, client: NodeClient) -> dict[str, Any]:
         left_ms = self._left_ms(exchange)
         if not start.handover:
-            return client.parameters(TransferParams(_transfer(start.request, start.attempt), deadline_ms=left_ms))
+            return client.parameters(TransferParams(transfer_of(start.request, start.attempt), deadline_ms=left_ms))
         known = self._bound[start.request]
         bound = known.update
         if bound.parameters is not None:
             return bound.parameters
         params = TransferParams(
-            transfer_id=_transfer(start.request, start.attempt),
+            transfer_id=transfer_of(start.request, start.attempt),
             do_remote_prefill=True,
             link=known.link,
             remote=bound.remote,
@@ -284,7 +286,3 @@ class Legs:
             receivers=known.receivers,
         )
         return client.parameters(params)
-
-
-def _transfer(request: RequestId, attempt: int) -> TransferId:
-    return TransferId(f"{request}.{attempt}")

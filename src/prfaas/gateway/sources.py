@@ -14,9 +14,10 @@ from prfaas.cluster.head import ClusterHead
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.cluster.watch import look, look_timeout_s
 from prfaas.core.errors import PeerFailure, RemoteError
-from prfaas.core.ids import ClusterName
-from prfaas.core.routing.view import SourceSeen
-from prfaas.wire.control import ClusterInfo, PrefillRequest, PrefillUpdate
+from prfaas.core.ids import ClusterName, TransferId
+from prfaas.core.routing.curve import curve_of
+from prfaas.core.routing.view import JobSeen, SourceSeen
+from prfaas.wire.control import LISTED, ClusterInfo, PrefillInfo, PrefillRequest, PrefillUpdate
 
 
 class PrefillSource(Protocol):
@@ -63,4 +64,23 @@ def seen_at_home(cluster: ClusterName, head: ClusterHead) -> SourceSeen:
 
 
 def _seen(cluster: ClusterName, info: ClusterInfo) -> SourceSeen:
-    return SourceSeen(cluster, info.ready, info.queued, info.running, info.max_model_len, info.trouble)
+    return SourceSeen(
+        cluster,
+        info.ready,
+        info.queued,
+        info.running,
+        info.max_model_len,
+        info.trouble,
+        _jobs(info.waiting),
+        _jobs(info.at_work),
+        max(0, info.waiting_tokens),
+        max(0, info.at_work_tokens),
+        curve_of(info.prefill_ns),
+    )
+
+
+def _jobs(listed: list[PrefillInfo]) -> tuple[JobSeen, ...]:
+    """As many as may be listed; lengths and times that no prefill has are taken as the least."""
+    return tuple(
+        JobSeen(TransferId(one.transfer), max(1, one.tokens), max(0, one.ms) * 1_000_000) for one in listed[:LISTED]
+    )

@@ -29,6 +29,7 @@ class Metrics:
     prfaas_transfers_in_use{node}          transfers that hold anything
     prfaas_prefill_nodes_ready{cluster}    for each cluster that a gateway may send prefills to
     prfaas_members{cluster,role,state}     nodes of a cluster as its head knows them; states as in docs/states.md
+    prfaas_unknown_signals_total{signal}   decisions that lacked it: speed:CLUSTER, bandwidth:CLUSTER, kv_bytes
     prfaas_kv_events_total{node,kind}      told of prefix caches: stored, removed, cleared; lost, broken
     """
 
@@ -50,6 +51,9 @@ class Metrics:
         self._kv_events = Counter(
             "prfaas_kv_events", "Events of prefix caches.", ("node", "kind"), registry=self.registry
         )
+        self._unknown = Counter(
+            "prfaas_unknown_signals", "Decisions without a signal.", ("signal",), registry=self.registry
+        )
         self._members = Gauge("prfaas_members", "Nodes of a cluster.", labels, registry=self.registry)
 
     def kv_events(self, node: str, kind: str, count: int) -> None:
@@ -59,6 +63,10 @@ class Metrics:
     def request_ended(self, route: str, outcome: str) -> None:
         """One request ended."""
         self._requests.labels(route, outcome).inc()
+
+    def signal_unknown(self, signal: str) -> None:
+        """A decision had to be made without `signal`."""
+        self._unknown.labels(signal).inc()
 
     def source_ready(self, cluster: str, nodes: int) -> None:
         """`nodes` prefill nodes of `cluster` are ready, as a gateway just heard."""

@@ -120,10 +120,20 @@ async def two_clusters(
     idle_s: float = IDLE_S,
     max_requests: int = 1024,
     lease_ns: int = 5 * 10**9,
+    policy: str = "threshold",
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
     limits = HeadLimits(
-        THRESHOLD, queue_length, whole_limit, deadline_ns, api_keys, max_body_bytes, max_requests, lease_ns, idle_s
+        THRESHOLD,
+        queue_length,
+        whole_limit,
+        deadline_ns,
+        api_keys,
+        max_body_bytes,
+        max_requests,
+        lease_ns,
+        idle_s,
+        policy,
     )
     tasks, text, listed = Tasks(), Text.load(rig.directory), [*far, *home, *decoders]
     async with make_session(SECRET) as session, make_session() as public:

@@ -53,6 +53,7 @@ class HeadLimits:
     max_requests: int
     lease_ns: int
     idle_s: float = IDLE_S
+    policy: str = "threshold"
 
 
 class Program(ABC):
@@ -162,8 +163,8 @@ class GatewayProgram(Program):
             GatewaySettings(
                 cluster=HOME,
                 model=MODEL,
-                sources=(Source(FAR, LINK, False), Source(HOME, LinkName("home->home"), True)),
-                policy=RouterPolicy(Threshold(limits.threshold), limits.whole_limit, attempts=4),
+                sources=(Source(FAR, LINK, False, LINK_BPS), Source(HOME, LinkName("home->home"), True)),
+                policy=RouterPolicy(Threshold(limits.threshold), limits.whole_limit, 4, limits.policy),
                 credit_lease_ms=5000,
                 poll_s=POLL_S,
             ),

@@ -19,6 +19,9 @@ from typing import Any, Literal
 
 import msgspec
 
+LISTED = 64
+"""Prefills that a `ClusterInfo` lists one by one, at the most, waiting and at work each."""
+
 
 class Address(msgspec.Struct, frozen=True):
     """A data listener: `host`, `port`; one a rank."""
@@ -50,6 +53,9 @@ class NodeInfo(msgspec.Struct, frozen=True):
     block_tokens: int = 0
     kv_blocks: int = 0
     fixed: str = ""
+    prefill_ns: list[tuple[int, int]] = []
+    """How long it takes to prefill, (tokens of a prompt, ns) rising, when it knows that; nothing is said of lengths
+    outside."""
 
 
 class TransferParams(msgspec.Struct, frozen=True):
@@ -140,9 +146,22 @@ class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
     parameters: dict[str, Any] | None = None
 
 
+class PrefillInfo(msgspec.Struct, frozen=True):
+    """A prefill of `tokens` tokens that a head has: it waits, or runs, for `ms` by now."""
+
+    transfer: str
+    tokens: int
+    ms: int
+
+
 class ClusterInfo(msgspec.Struct, frozen=True):
     """A cluster head about its cluster: nodes ready, prefills waiting and running, model and layout served; and what
-    is the trouble when no node is ready."""
+    is the trouble when no node is ready.
+
+    `waiting`, next first, and `at_work`: the first `LISTED` of each, and of those that are not listed the tokens,
+    `waiting_tokens` and `at_work_tokens`. `slots`: prefills that the ready nodes take at once. `prefill_ns`: as in
+    `NodeInfo`, of one of its nodes in the mean, told or learned; empty while it is not known.
+    """
 
     cluster: str
     model: str
@@ -152,3 +171,9 @@ class ClusterInfo(msgspec.Struct, frozen=True):
     running: int
     max_model_len: int
     trouble: str = ""
+    slots: int = 0
+    waiting: list[PrefillInfo] = []
+    waiting_tokens: int = 0
+    at_work: list[PrefillInfo] = []
+    at_work_tokens: int = 0
+    prefill_ns: list[tuple[int, int]] = []

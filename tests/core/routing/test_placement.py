@@ -88,7 +88,7 @@ def test_decode_nodes_share_the_work() -> None:
 def test_clusters_share_the_work_before_they_report_it() -> None:
     """A burst does not all go where a report, which is older than the burst, said that nothing was to do."""
     other = ClusterName("other")
-    policy = RouterPolicy(Threshold(1000), 8000, 3)
+    policy = RouterPolicy(Threshold(1000), 8000, 3, "threshold")
     sources = [Source(name, LinkName(f"{name}->{HOME}"), home=name == HOME) for name in (FAR, other, HOME)]
     machine = Router(HOME, tuple(sources), policy)
     for event in (*world_up(), SourceSeen(other, 2, 0, 0, 100_000), SourceSeen(FAR, 1, 0, 0, 100_000)):

@@ -12,6 +12,7 @@ from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
 from prfaas.core.errors import InvariantError
+from prfaas.core.routing.order import key_ns
 from prfaas.core.routing.uplink import NEVER_NS, Uplink
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ class Backlog:
 
     def key_ns(self, job: Job) -> int:
         """What orders the queue: arrival + order * prefill time. No later job can be before it for ever."""
-        if not self.order:
-            return job.arrival_ns
-        return job.arrival_ns + int(self.order * job.prefill_ns[self.at])
+        return key_ns(self.order, job.arrival_ns, job.prefill_ns[self.at])
 
     def push(self, job: Job) -> None:
         """`job` waits here from now on."""

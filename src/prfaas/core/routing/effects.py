@@ -25,6 +25,11 @@ class Decided:
     threshold: int
     after: str = ""
     """The failure that this decision answers, as `leg:code`."""
+    unknown: tuple[str, ...] = ()
+    """Signals that the policy lacked: `speed:CLUSTER`, `bandwidth:CLUSTER`, `kv_bytes`. Without a speed the threshold
+    rule decided."""
+    scores: tuple[float, ...] = ()
+    """What the policy weighed, smaller is better; see `policy.Answer`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class CreditGranted:
-    """The decode node holds landing room for the attempt, for `receiver`."""
+    """The decode node holds landing room for the attempt, for `receiver`: `kv_bytes`; 0 when it does not say."""
 
     request: RequestId
     attempt: int
     receiver: str
+    kv_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ class Choice:
 
     source: Source | None
     reason: str
+    unknown: tuple[str, ...] = ()
+    """Signals that were lacking, see `Ledger.unknown`."""
+    scores: tuple[float, ...] = ()
+    """What each weighed option was worth, smaller is better; see `policy.Answer`."""
 
 
 def choose_source(

@@ -6,23 +6,30 @@ head: gateways of other clusters ask it, and may withdraw until a job is dispatc
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass
 
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import Epoch, NodeName, TransferId
 from prfaas.core.machine import Arm, Disarm
+from prfaas.core.routing.curve import Curve, mean
+from prfaas.core.routing.order import key_ns
+from prfaas.core.routing.pace import Pace
+from prfaas.core.routing.share import ShareClock
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """Event: a prefill node reported (or could not be asked: `ready` False). `slots`: prefills it takes at once."""
+    """Event: a prefill node reported (or could not be asked: `ready` False). `slots`: prefills it takes at once;
+    `curve`: how long prompts take it, if it says."""
 
     node: NodeName
     ready: bool
     epoch: Epoch
     slots: int
     max_tokens: int
+    curve: Curve | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +57,13 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Event: the node has let go of the job, well (`ok`: computed and handed over) or not."""
+    """Event: the node has let go of the job, well (`ok`: computed and handed over) or not. `node_ns`: of its time, what
+    the prefill took, as the node says; None when it does not. `answered_ns`: after which time the node had computed."""
 
     job: TransferId
     ok: bool = False
+    node_ns: int | None = None
+    answered_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +127,36 @@ class Speed:
         return min(alike) if len(alike) >= LEAST_SAMPLES else 0
 
 
-class PrefillQueue:
-    """First come, first served over the ready nodes; the node with the most free slots takes the next, then by name."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A prefill that a node has since `at_ns`; `share_ns` was its clock then."""
 
-    def __init__(self, capacity: int) -> None:
+    tokens: int
+    at_ns: int
+    share_ns: int
+
+
+class PrefillQueue:
+    """Ordered by `order.key_ns`, over the ready nodes; the node with the most free slots takes the next, then by name.
+
+    `order`: see `Policy.order`; 0, or times that are not known, make it first come, first served.
+    """
+
+    def __init__(self, capacity: int, order: float = 0.0) -> None:
         self.capacity = capacity
+        self.order = order
         self.waiting: dict[TransferId, Submit] = {}
         self.running: dict[TransferId, NodeName] = {}
-        self._started: dict[TransferId, tuple[int, int]] = {}
+        self.started: dict[TransferId, Started] = {}
+        """Of those that run."""
+        self.came_ns: dict[TransferId, int] = {}
+        """When each of those that wait was submitted."""
+        self._line: list[tuple[int, int, TransferId]] = []
+        self._keys: dict[TransferId, tuple[int, int, TransferId]] = {}
+        self._came = 0
+        self._clocks: dict[NodeName, ShareClock] = {}
         self._speed = Speed()
+        self._pace = Pace()
         self.nodes: dict[NodeName, NodeSeen] = {}
 
     @property
@@ -133,9 +164,28 @@ class PrefillQueue:
         """Nodes that can take work."""
         return sum(node.ready for node in self.nodes.values())
 
+    @property
+    def slots(self) -> int:
+        """Prefills that the ready nodes take at once."""
+        return sum(node.slots for node in self.nodes.values() if node.ready)
+
+    @property
+    def line(self) -> list[Submit]:
+        """Those that wait, next first."""
+        return [self.waiting[job] for _, _, job in self._line]
+
+    @property
+    def curve(self) -> Curve | None:
+        """How long a node takes: as the ready ones say, if all do, in the mean; else learned from what they finished,
+        each prefill's part of its node's time. None while too little is known."""
+        told = [node.curve for node in self.nodes.values() if node.ready]
+        known = [curve for curve in told if curve is not None]
+        return mean(known) if known and len(known) == len(told) else self._pace.curve
+
     def on(self, node: NodeName) -> int:
         """Jobs that run on `node`."""
-        return sum(name == node for name in self.running.values())
+        clock = self._clocks.get(node)
+        return clock.jobs if clock is not None else 0
 
     @property
     def max_tokens(self) -> int:
@@ -154,17 +204,15 @@ class PrefillQueue:
             case Submit():
                 return self._submit(now_ns, event)
             case Withdraw() | Expired():
-                if self.waiting.pop(event.job, None) is None:
+                if event.job not in self.waiting:
                     return []
+                self._remove(event.job)
                 effects: list[Effect] = [Disarm(("job", event.job))]
                 if isinstance(event, Expired):
                     effects.append(Reject(event.job, "deadline_exceeded", "the deadline passed in the prefill queue"))
                 return effects
             case Finished():
-                self.running.pop(event.job, None)
-                at_ns, tokens = self._started.pop(event.job, (now_ns, 0))
-                if event.ok and tokens:
-                    self._speed.finished(tokens, now_ns - at_ns)
+                self._finished(now_ns, event)
                 return self._dispatch(now_ns)
 
     def validate(self) -> None:
@@ -173,6 +221,17 @@ class PrefillQueue:
             raise InvariantError(f"waiting and running: {self.waiting.keys() & self.running.keys()}")
         if len(self.waiting) > self.capacity:
             raise InvariantError(f"{len(self.waiting)} wait in a queue of {self.capacity}")
+        if self._line != sorted(self._keys.values()) or not (
+            self._keys.keys() == self.came_ns.keys() == self.waiting.keys()
+        ):
+            raise InvariantError(f"in line {self._line}, waiting {sorted(self.waiting)}")
+        on: dict[NodeName, int] = {}
+        for name in self.running.values():
+            on[name] = on.get(name, 0) + 1
+        if self.started.keys() != self.running.keys() or on != {
+            name: clock.jobs for name, clock in self._clocks.items()
+        }:
+            raise InvariantError(f"nodes have {on}, their clocks say otherwise")
         for job in self.waiting.values():
             if self._node_for(job) is not None:
                 raise InvariantError(f"{job.job} waits beside a free slot")
@@ -188,12 +247,44 @@ class PrefillQueue:
             return [late]
         if len(self.waiting) >= self.capacity:
             return [Reject(event.job, "queue_full", f"{self.capacity} prefills are waiting already")]
-        self.waiting[event.job] = event
-        ahead = len(self.waiting) - 1
+        ahead = self._enter(now_ns, event)
         started = self._dispatch(now_ns)
         if event.job in self.running:
             return started
         return [Position(event.job, ahead), Arm(("job", event.job), event.deadline_ns, Expired(event.job))]
+
+    def _enter(self, now_ns: int, job: Submit) -> int:
+        """It waits from now on; how many are before it."""
+        key = (self._key_ns(now_ns, job), self._came, job.job)
+        self._came += 1
+        insort(self._line, key)
+        self.waiting[job.job], self.came_ns[job.job], self._keys[job.job] = job, now_ns, key
+        return bisect_left(self._line, key)
+
+    def _remove(self, job: TransferId) -> None:
+        """It does not wait any more."""
+        del self.waiting[job], self.came_ns[job]
+        del self._line[bisect_left(self._line, self._keys.pop(job))]
+
+    def _key_ns(self, now_ns: int, job: Submit) -> int:
+        curve = self.curve if self.order else None
+        return key_ns(self.order, now_ns, 0 if curve is None else curve.at(job.tokens) or 0)
+
+    def _finished(self, now_ns: int, event: Finished) -> None:
+        node = self.running.pop(event.job, None)
+        if node is None:
+            return
+        job, clock = self.started.pop(event.job), self._clocks[node]
+        share_ns = clock.end(now_ns) - job.share_ns
+        if not clock.jobs:
+            del self._clocks[node]
+        if not event.ok or not job.tokens:
+            return
+        took_ns = now_ns - job.at_ns
+        self._speed.finished(job.tokens, took_ns)
+        if event.answered_ns is not None and took_ns:
+            share_ns = share_ns * min(event.answered_ns, took_ns) // took_ns
+        self._pace.finished(job.tokens, share_ns if event.node_ns is None else event.node_ns)
 
     def _unservable(self, job: Submit) -> Reject | None:
         if not self.ready:
@@ -207,10 +298,11 @@ class PrefillQueue:
     def _unmeetable(self, now_ns: int, job: Submit) -> Reject | None:
         """Work that cannot meet its deadline, even if all goes as well as it ever did: refused before it costs
         anything."""
-        slots = sum(node.slots for node in self.nodes.values() if node.ready)
-        ahead = sum(waiting.tokens for waiting in self.waiting.values())
-        before_ns = sum(self._speed.least_ns(waiting.tokens) for waiting in self.waiting.values())
-        least_ns = before_ns // max(1, slots) + self._speed.least_ns(job.tokens)
+        before = self._line[: bisect_right(self._line, self._key_ns(now_ns, job), key=lambda entry: entry[0])]
+        lengths = [self.waiting[entry[2]].tokens for entry in before]
+        ahead = sum(lengths)
+        before_ns = sum(self._speed.least_ns(tokens) for tokens in lengths)
+        least_ns = before_ns // max(1, self.slots) + self._speed.least_ns(job.tokens)
         left_ns = job.deadline_ns - now_ns
         if least_ns <= left_ns:
             return None
@@ -219,31 +311,31 @@ class PrefillQueue:
 
     def _reject_unservable(self) -> list[Effect]:
         effects: list[Effect] = []
-        for job in list(self.waiting.values()):
+        for job in self.line:
             if (refusal := self._unservable(job)) is not None:
-                del self.waiting[job.job]
+                self._remove(job.job)
                 effects += [Disarm(("job", job.job)), refusal]
         return effects
 
     def _dispatch(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
-        for job in list(self.waiting.values()):
+        if not any(node.ready and node.slots > self.on(node.node) for node in self.nodes.values()):
+            return effects
+        for job in self.line:
             node = self._node_for(job)
             if node is None:
                 continue
-            del self.waiting[job.job]
+            self._remove(job.job)
+            clock = self._clocks.setdefault(node.node, ShareClock())
             self.running[job.job] = node.node
-            self._started[job.job] = (now_ns, job.tokens)
+            self.started[job.job] = Started(job.tokens, now_ns, clock.begin(now_ns))
             effects += [Disarm(("job", job.job)), Dispatch(job.job, node.node, node.epoch)]
         return effects
 
     def _node_for(self, job: Submit) -> NodeSeen | None:
-        load: dict[NodeName, int] = {}
-        for name in self.running.values():
-            load[name] = load.get(name, 0) + 1
         free = [
             node
             for node in self.nodes.values()
-            if node.ready and node.slots > load.get(node.node, 0) and job.tokens <= node.max_tokens
+            if node.ready and node.slots > self.on(node.node) and job.tokens <= node.max_tokens
         ]
-        return min(free, key=lambda n: (load.get(n.node, 0) - n.slots, n.node)) if free else None
+        return min(free, key=lambda n: (self.on(n.node) - n.slots, n.node)) if free else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from prfaas.core.errors import InvariantError
-from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
+from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, transfer_of
 from prfaas.core.machine import Arm, Disarm
 from prfaas.core.routing.effects import (
     AskCredit,
@@ -41,6 +41,7 @@ from prfaas.core.routing.events import (
     PrefillQueued,
     RequestEvent,
 )
+from prfaas.core.routing.ledger import Stage
 from prfaas.core.table import Table
 
 Effect = RequestEffect | Arm[RequestEvent] | Disarm
@@ -72,6 +73,8 @@ class Place:
     link: LinkName
     remote: bool
     reason: str
+    unknown: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,12 @@ class Tried:
     """The latest failure, for whoever must be told that nothing is left to try."""
 
 
-Plan = Callable[[int, Tried], Place | NoPlace]
+Plan = Callable[[int, RequestId, int, Tried], Place | NoPlace]
 
 
 class RequestLife:
-    """One request. `plan(tokens, tried)` chooses places; `home` and `threshold` are for the decision log.
+    """One request. `plan(now_ns, request, tokens, tried)` chooses places; `home` and `threshold` are for the decision
+    log.
 
     At most `attempts` places are tried.
     """
@@ -116,7 +120,7 @@ class RequestLife:
         self._home = home
         self._threshold = threshold
         self._attempts = attempts
-        self._tokens = 0
+        self.tokens = 0
         self._tried = Tried()
         self._prefill_open = False
         self._decode_open = False
@@ -142,6 +146,14 @@ class RequestLife:
         if self.place is None or not (self._prefill_open or self.state is Life.CREDIT):
             return None
         return self.place.cluster
+
+    @property
+    def stage(self) -> Stage | None:
+        """Where its prefill waits or runs; None where it does neither."""
+        cluster = self.source
+        if cluster is None:
+            return None
+        return transfer_of(self.request, self.attempt), cluster, self._decode_open
 
     def given_to(self, node: NodeName, until_ns: int | None) -> bool:
         """Whether a call to `node` is open that began by `until_ns`; with None, whether the request is placed there."""
@@ -169,7 +181,7 @@ class RequestLife:
 
     @TABLE.on([Life.NEW], Arrived, PLACED, "the router chooses a place, or says that there is none")
     def _arrived(self, now_ns: int, event: Arrived) -> list[Effect]:
-        self._tokens = event.tokens
+        self.tokens = event.tokens
         self._tried.stays = event.stays
         arm: list[Effect] = [Arm(("deadline", self.request), event.deadline_ns, DeadlinePassed(self.request))]
         return arm + self._place(now_ns, after="")
@@ -265,7 +277,7 @@ class RequestLife:
         return self._place(now_ns, after=f"{leg}:{code}")
 
     def _place(self, now_ns: int, after: str) -> list[Effect]:
-        place = self._plan(self._tokens, self._tried)
+        place = self._plan(now_ns, self.request, self.tokens, self._tried)
         if isinstance(place, NoPlace):
             return [Refuse(self.request, place.status, place.code, place.message), *self._end("refused")]
         self.place, self._called_ns = place, now_ns
@@ -278,9 +290,11 @@ class RequestLife:
             place.cluster or self._home,
             place.node,
             place.reason,
-            self._tokens,
+            self.tokens,
             self._threshold,
             after,
+            place.unknown,
+            place.scores,
         )
         if place.cluster is None:
             self.state, self._decode_open = Life.WHOLE, True

@@ -11,9 +11,11 @@ from typing import TypeVar
 
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
+from prfaas.core.routing.catalog import DEFAULT
+from prfaas.core.routing.chooser import Chooser
 from prfaas.core.routing.effects import Ended
-from prfaas.core.routing.events import Arrived, NodeLost, RequestEvent
-from prfaas.core.routing.placement import choose_decoder, choose_source
+from prfaas.core.routing.events import Arrived, CreditGranted, NodeLost, RequestEvent
+from prfaas.core.routing.placement import choose_decoder
 from prfaas.core.routing.request import Effect, Life, NoPlace, Place, RequestLife, Tried
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import DecodeLost, DecodeSeen, Source, SourceSeen, View
@@ -24,11 +26,14 @@ RouterEvent = RequestEvent | SourceSeen | DecodeSeen | DecodeLost
 @dataclass(frozen=True, slots=True)
 class RouterPolicy:
     """`threshold` t, tokens; `whole_limit`: longest prompt, tokens, that a decode node may compute whole; `attempts`:
-    places that are tried for one request before its error is shown."""
+    places that are tried for one request before its error is shown. `kind`: a name of `catalog`; `order`: see
+    `Policy.order`, None: the policy's own."""
 
     threshold: Threshold
     whole_limit: int
     attempts: int
+    kind: str = DEFAULT
+    order: float | None = None
 
 
 class Router:
@@ -39,12 +44,15 @@ class Router:
         self.requests: dict[RequestId, RequestLife] = {}
         self._home = home
         self._policy = policy
+        self._chooser = Chooser(policy.kind, policy.threshold, policy.order, sources)
+        self._ledger = self._chooser.ledger
 
     def handle(self, now_ns: int, event: RouterEvent) -> list[Effect]:
         """Effects of `event`. News of a request that is over changes nothing."""
         match event:
             case SourceSeen():
                 self.view.seen[event.cluster] = event
+                self._ledger.report(now_ns, event)
                 return []
             case DecodeSeen():
                 self.view.decoders[event.node] = event
@@ -62,6 +70,8 @@ class Router:
                 if known is None:
                     return []
                 life = known
+                if isinstance(event, CreditGranted):
+                    self._ledger.kv.seen(life.tokens, event.kv_bytes)
         return self._step(now_ns, life, event)
 
     def _lost(self, now_ns: int, event: DecodeLost) -> list[Effect]:
@@ -78,7 +88,9 @@ class Router:
         effects = life.handle(now_ns, event)
         _count(self.view.assigned, node, life.place.node if life.place and life.state is not Life.ENDED else None)
         _count(self.view.sent, source, life.source)
+        self._ledger.follow(now_ns, life.request, life.stage)
         if any(isinstance(effect, Ended) for effect in effects):
+            self._ledger.forget(now_ns, life.request)
             del self.requests[event.request]
         return effects
 
@@ -96,12 +108,13 @@ class Router:
             raise InvariantError(
                 f"assigned {self.view.assigned}, sent {self.view.sent}; requests say {counts} and {sent}"
             )
+        self._ledger.validate({request: life.stage for request, life in self.requests.items()})
 
-    def _plan(self, tokens: int, tried: Tried) -> Place | NoPlace:
+    def _plan(self, now_ns: int, request: RequestId, tokens: int, tried: Tried) -> Place | NoPlace:
         node = choose_decoder(self.view, tokens, tried.nodes)
         if node is None:
             return self._no_decoder(tokens, tried)
-        choice = choose_source(self.view, self._policy.threshold, tokens, tried.clusters, tried.stays, tried.why)
+        choice = self._chooser.choose(now_ns, request, tokens, self.view, tried.clusters, tried.stays, tried.why)
         if choice.source is None:
             if tokens > self._policy.whole_limit:
                 if tried.stays == "echo":  # asked for: no other try can help
@@ -114,9 +127,9 @@ class Router:
                 )
                 message += f"; the last failure: {tried.last}" if tried.last else ""
                 return NoPlace(503, "no_prefill_node", message)
-            return Place(node, None, LinkName(""), False, choice.reason)
+            return Place(node, None, LinkName(""), False, choice.reason, choice.unknown)
         source = choice.source
-        return Place(node, source.cluster, source.link, not source.home, choice.reason)
+        return Place(node, source.cluster, source.link, not source.home, choice.reason, choice.unknown, choice.scores)
 
     def _no_decoder(self, tokens: int, tried: Tried) -> NoPlace:
         ready = [d for d in self.view.decoders.values() if d.ready]

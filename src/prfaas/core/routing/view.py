@@ -7,12 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from prfaas.core.ids import ClusterName, LinkName, NodeName
+from prfaas.core.ids import ClusterName, LinkName, NodeName, TransferId
+from prfaas.core.routing.curve import Curve
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A prefill that a head has: `tokens` of prompt, waiting or running since `since_ns` before the report."""
+
+    transfer: TransferId
+    tokens: int
+    since_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
-    """Event: a cluster that can prefill for us reported, or could not be asked (`ready` 0, `trouble` says why)."""
+    """Event: a cluster that can prefill for us reported, or could not be asked (`ready` 0, `trouble` says why).
+
+    Of those who wait (`queue`, next first) and run (`busy`) some may not be listed: then `rest_waiting` and
+    `rest_running` are the tokens of those. `curve`: how long a node takes; None when the head does not know either.
+    """
 
     cluster: ClusterName
     ready: int
@@ -20,6 +34,11 @@ class SourceSeen:
     running: int
     max_tokens: int
     trouble: str = ""
+    queue: tuple[JobSeen, ...] = ()
+    busy: tuple[JobSeen, ...] = ()
+    rest_waiting: int = 0
+    rest_running: int = 0
+    curve: Curve | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +66,14 @@ class DecodeLost:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A cluster that can prefill for us. `home` is our own cluster; the others are PrfaaS clusters over `link`."""
+    """A cluster that can prefill for us. `home` is our own cluster; the others are PrfaaS clusters over `link`, of
+    which `bandwidth_bps` (None: unknown) and round trip are what the line is meant to have."""
 
     cluster: ClusterName
     link: LinkName
     home: bool
+    bandwidth_bps: int | None = None
+    rtt_ns: int = 0
 
 
 @dataclass(slots=True)

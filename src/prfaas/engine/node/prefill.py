@@ -12,10 +12,12 @@ import structlog
 
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import LinkName
+from prfaas.core.routing.share import ShareClock
 from prfaas.engine.base import Engine
 from prfaas.engine.node.asked import Asked
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.room import Room
+from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import Tasks
 from prfaas.transport.base import InHand, Outcome, Sending, Transport
@@ -32,9 +34,12 @@ class PrefillLeg:
         self._engine, self._transport, self._room = engine, transport, room
         self._tasks, self._metrics, self._lease_ns = tasks, metrics, lease_ns
         self._offered: set[str] = set()
+        self._clock = ShareClock()
 
-    async def run(self, asked: Asked) -> Outcome:
-        """Returns when the receiver owns the KV. Cancelled, or past the deadline: the receiver is told, all is freed.
+    async def run(self, asked: Asked) -> tuple[Outcome, int | None]:
+        """Returns when the receiver owns the KV: how it ended, and the ns of this node's time that computing it took,
+        which several share evenly; None when that is not over. Cancelled, or past the deadline: the receiver is told,
+        all is freed.
 
         Raises RequestError: 400 for a prompt without KV to hand over, or a receiver of several ranks, 409 for a
         transfer in hand, 502 "kv_transfer_failed" when the hand-over fails, 503 and 429 when there is no room, 504.
@@ -59,7 +64,7 @@ class PrefillLeg:
             raise
         return await self._send(owner, asked)
 
-    async def _send(self, owner: str, asked: Asked) -> Outcome:
+    async def _send(self, owner: str, asked: Asked) -> tuple[Outcome, int | None]:
         link = LinkName(asked.leg.link)
         try:
             sending = self._transport.offer(asked.transfer, self._engine.layout, asked.kv_tokens, link, self._lease_ns)
@@ -69,13 +74,14 @@ class PrefillLeg:
             if isinstance(error, InHand):  # it holds nothing any more, but its connections are not all closed
                 raise RequestError(str(error), status=409, code="duplicate_transfer") from None
             raise
-        loop = asyncio.get_running_loop()
-        compute = loop.create_task(self._engine.prefill(asked.tokens[:-1], sending), name=f"prefill {asked.transfer}")
+        loop, spent_ns = asyncio.get_running_loop(), list[int]()
+        compute = loop.create_task(self._compute(asked, sending, spent_ns), name=f"prefill {asked.transfer}")
         gone = loop.create_task(sending.released(), name=f"released {asked.transfer}")
         self._tasks.spawn(self._hold(owner, compute, gone), f"hold {asked.transfer}")
         try:
             async with within(asked.deadline_ns):
-                return await self._settle(sending, compute, gone)
+                outcome = await self._settle(sending, compute, gone)
+                return outcome, spent_ns[0] if spent_ns else None
         except RequestError as error:
             sending.abort(error.code or "failed", error.message)
             raise
@@ -87,6 +93,14 @@ class PrefillLeg:
             raise
         finally:
             compute.cancel()
+
+    async def _compute(self, asked: Asked, sending: Sending, spent_ns: list[int]) -> None:
+        """Computes; `spent_ns` has the time that it took then."""
+        began_ns = self._clock.begin(loop_now_ns())
+        try:
+            await self._engine.prefill(asked.tokens[:-1], sending)
+        finally:
+            spent_ns.append(self._clock.end(loop_now_ns()) - began_ns)
 
     async def _settle(self, sending: Sending, compute: asyncio.Task[None], gone: asyncio.Task[Outcome]) -> Outcome:
         with self._metrics.stage("prefill"):

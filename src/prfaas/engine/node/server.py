@@ -64,8 +64,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class NodeServer:
     """One node. `start` listens, then loads the engine; `close` gives everything back.
 
-    `doors`: what it answers because of its engine. `tasks` is watched by whoever runs the node: a failure in it ends
-    the program.
+    `doors`: what it answers because of its engine; `prefill_ns`: what it says of its times, see `NodeInfo`. `tasks` is
+    watched by whoever runs the node: a failure in it ends the program.
     """
 
     def __init__(
@@ -78,8 +78,9 @@ class NodeServer:
         secret: str | None = None,
         metrics: Metrics | None = None,
         doors: Sequence[web.RouteDef] = (),
+        prefill_ns: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self._doors = doors
+        self._doors, self._prefill_ns = doors, list(prefill_ns)
         self._engine, self._text, self._transport = engine, text, transport
         self._identity, self._limits, self._secret = identity, limits, secret
         self.tasks = Tasks()
@@ -203,6 +204,7 @@ class NodeServer:
             blocks_in_use=self.blocks_in_use,
             transfers_in_use=self.transfers_in_use,
             fixed=fixed_part(self._engine.layout),
+            prefill_ns=self._prefill_ns,
         )
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
@@ -239,7 +241,7 @@ class NodeServer:
 
     async def _prefill_reply(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         assert self._prefill is not None
-        outcome = await self._prefill.run(asked)
+        outcome, computed_ns = await self._prefill.run(asked)
         prompt = len(asked.tokens)
         self._counted.prompt_tokens.inc(prompt)
         self._counted.succeeded("length")
@@ -249,5 +251,6 @@ class NodeServer:
             "outcome": outcome.cause,
             "bytes": outcome.bytes_moved,
             "moving_ns": outcome.moving_ns,
+            "computed_ns": computed_ns,
         }
         return json_bytes_reply(writer.whole([Finished("", "length")], usage(prompt, 0), about))

@@ -1,0 +1,62 @@
+"""Where a request's prefill goes: the policy asked, or the threshold rule where what the policy needs is not known.
+
+It knows the policy, the view and the ledger; it does not know requests' lives, nor what a policy weighs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from prfaas.core.ids import ClusterName, RequestId
+from prfaas.core.routing.catalog import policy_of
+from prfaas.core.routing.ledger import Ledger
+from prfaas.core.routing.placement import Choice, choose_source
+from prfaas.core.routing.policy import IMPOSSIBLE
+from prfaas.core.routing.threshold import Threshold
+from prfaas.core.routing.view import Source, View
+
+ALWAYS, NEVER = Threshold(0), Threshold(1 << 62)
+FIXED = {"threshold": None, "remote": ALWAYS, "local": NEVER}
+"""Policies whose rule needs no signal, and the threshold that amounts to it; None: its own."""
+
+
+class Chooser:
+    """`kind` is a name of `catalog`; `order`: see `Policy.order`, None: its own."""
+
+    def __init__(self, kind: str, threshold: Threshold, order: float | None, sources: tuple[Source, ...]) -> None:
+        self.policy = policy_of(kind, threshold.tokens, order)
+        self.ledger = Ledger(sources, self.policy.order)
+        self._kind = kind
+        self._rule = FIXED.get(kind) or threshold
+
+    def choose(
+        self,
+        now_ns: int,
+        request: RequestId,
+        tokens: int,
+        view: View,
+        failed: AbstractSet[ClusterName],
+        stays: str,
+        why: str = "retry",
+    ) -> Choice:
+        """Where to prefill a prompt of `tokens` tokens; see `placement.choose_source` for the rest of it."""
+        if stays or tokens <= 1:
+            return Choice(None, stays or "single")
+        ledger = self.ledger
+        able = [source.cluster not in failed and view.ready(source, tokens) for source in ledger.sources]
+        if not any(able):
+            return Choice(None, why if failed else "no_prefill_node")
+        job = ledger.priced(now_ns, request, tokens, able)
+        unknown = () if self._kind in FIXED else ledger.unknown(job)
+        if not all(ledger.knows(at, tokens) for at in job.options if job.prefill_ns[at] != IMPOSSIBLE):
+            ruled = choose_source(view, self._rule, tokens, failed, stays, why)
+            return replace(ruled, reason=self._named(ruled.reason), unknown=unknown)
+        answer = self.policy.place(now_ns, job, ledger.backlogs)
+        return Choice(ledger.sources[answer.cluster], why if failed else answer.reason, unknown, answer.scores)
+
+    def _named(self, reason: str) -> str:
+        """The rule's reason as the policy calls it."""
+        if self._kind == "local" and reason == "short":
+            return "local"
+        return "remote" if self._kind == "remote" and reason == "long" else reason
