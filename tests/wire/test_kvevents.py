@@ -8,7 +8,18 @@ import msgspec
 import pytest
 
 from prfaas.core.errors import ProtocolError
-from prfaas.wire.kvevents import AllCleared, BlocksRemoved, BlocksStored, KVEvent, KVEvents, decode
+from prfaas.wire.kvevents import (
+    END,
+    MAX_BYTES,
+    SNAPSHOT,
+    AllCleared,
+    BlocksRemoved,
+    BlocksStored,
+    KVEvent,
+    KVEvents,
+    decode,
+    encode,
+)
 
 
 def message(*events: Any, rank: Any = None, sequence: int = 7) -> list[bytes]:
@@ -32,7 +43,12 @@ STORED = {
 }
 REMOVED = {"type": "BlockRemoved", "block_hashes": [5], "medium": "GPU"}
 KNOWN: list[tuple[Any, KVEvent]] = [
-    (STORED, BlocksStored((b"a" * 32, 2**63), None, (1, 2, 3, 4), 2, "GPU", 1, "sliding_window", 128)),
+    (
+        STORED,
+        BlocksStored(
+            (b"a" * 32, 2**63), None, (1, 2, 3, 4), 2, "GPU", 1, "sliding_window", 128, None, (None, ("salt",))
+        ),
+    ),
     (REMOVED, BlocksRemoved((5,), "GPU")),
     ({"type": "AllBlocksCleared"}, AllCleared()),
     (["BlockStored", [1], 9, [1, 2], 2, None], BlocksStored((1,), 9, (1, 2), 2)),
@@ -83,3 +99,30 @@ def test_what_is_not_one(frames: list[bytes], words: str) -> None:
     with pytest.raises(ProtocolError, match=words) as raised:
         decode(frames)
     assert raised.value.code == "kv_events"
+
+
+@pytest.mark.parametrize("epoch", [None, 1_700_000_000_000_000_000])
+def test_what_ours_write_is_read_back(epoch: int | None) -> None:
+    events = (
+        BlocksStored((2**64 - 1, b"x"), 3, (1, 2, 3, 4), 2, "GPU", 1, "mamba", None, "lora", (("lora", "salt"), None)),
+        BlocksRemoved((1, b"y"), "CPU", 2),
+        AllCleared(),
+    )
+    message = KVEvents(9, 1.5, events, 3, epoch)
+    frames = encode("p0", message)
+    assert frames[0] == b"p0"
+    assert decode(frames) == message
+    batch = msgspec.msgpack.decode(frames[2])
+    assert batch[0] == 1.5
+    assert [event["type"] for event in batch[1]] == ["BlockStored", "BlockRemoved", "AllBlocksCleared"]
+    assert batch[2:] == [3] + ([] if epoch is None else [epoch])
+
+
+def test_requests_are_numbers_to_a_publisher_that_knows_no_better() -> None:
+    assert len(SNAPSHOT) == len(END) == 8
+    assert int.from_bytes(SNAPSHOT, "big") > 2**62
+
+
+def test_a_message_that_is_too_large() -> None:
+    with pytest.raises(ProtocolError, match=f"at most {MAX_BYTES}"):
+        decode([b"", bytes(8), bytes(MAX_BYTES + 1)])

@@ -1,15 +1,20 @@
 """vLLM's KV events as they cross ZeroMQ: what an engine stored in, and removed from, its prefix cache.
 
-It knows both encodings that are in use: events as maps with a `type` (vLLM 0.30 and later), and as arrays with the type
-first (before). It knows neither sockets nor what the hashes mean. A message has three frames: topic, sequence number
-(8 bytes, big-endian), and MessagePack of `[time, [event, ...], data-parallel rank]`.
+It knows both encodings that are in use: events as maps with a `type` (vLLM 0.30 and later; ours are written so), and as
+arrays with the type first (before). It knows neither sockets nor what the hashes mean. A message has three frames:
+topic, sequence number (8 bytes, big-endian), and MessagePack of `[time, [event, ...], data-parallel rank]`; ours have
+the publisher's epoch as a fourth item, which others pass over.
+
+What was missed is asked for at another socket of the publisher's: 8 bytes, the sequence number to begin at. The answers
+are such messages, and `END` instead of a sequence number is the last. Ours also know `SNAPSHOT`: all that is held, in
+messages that bear the number of the last one published. As a number that is beyond any, so vLLM answers just `END`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -19,6 +24,8 @@ BlockHash = bytes | int
 """An engine's own name of a block's content; of no meaning to another engine."""
 
 MAX_BYTES = 64 << 20
+END = (-1).to_bytes(8, "big", signed=True)
+SNAPSHOT = b"snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,8 @@ class BlocksStored:
     """Full blocks that can be reused from now on: `tokens` of all of them, `block_tokens` in each.
 
     `hashes` may be empty: hybrid models tell so of groups whose blocks cannot be looked up. `group` and `kind` say
-    which group of layers it is, where the engine has several. `medium`: "GPU", "CPU", ...; None: not said.
+    which group of layers it is, where the engine has several. `medium`: "GPU", "CPU", ...; None: not said. `adapter`:
+    a LoRA's name. `extra`: what else is in the hash, by block: the adapter, a salt (text), images (pairs), digests.
     """
 
     hashes: tuple[BlockHash, ...]
@@ -37,6 +45,8 @@ class BlocksStored:
     group: int | None = None
     kind: str | None = None
     window: int | None = None
+    adapter: str | None = None
+    extra: tuple[tuple[Any, ...] | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +68,22 @@ KVEvent = BlocksStored | BlocksRemoved | AllCleared
 
 @dataclass(frozen=True, slots=True)
 class KVEvents:
-    """One message. A gap in `sequence` means that some were lost. `rank` is None when there is but one."""
+    """One message. A gap in `sequence` means that some were lost. `rank` is None when there is but one, `epoch` (the
+    publisher's incarnation) when it is not said."""
 
     sequence: int
     at_s: float
     events: tuple[KVEvent, ...]
     rank: int | None = None
+    epoch: int | None = None
+
+
+def encode(topic: str, message: KVEvents) -> list[bytes]:
+    """The frames of `message`."""
+    batch = [message.at_s, [_plain(event) for event in message.events], message.rank]
+    if message.epoch is not None:
+        batch.append(message.epoch)
+    return [topic.encode(), message.sequence.to_bytes(8, "big"), _ENCODER.encode(batch)]
 
 
 def decode(frames: Sequence[bytes]) -> KVEvents:
@@ -77,7 +97,7 @@ def decode(frames: Sequence[bytes]) -> KVEvents:
         events = tuple((_ARRAY if _is_array(raw) else _MAP).decode(raw).event() for raw in batch.events)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise _wrong(str(error)) from None
-    return KVEvents(int.from_bytes(frames[1], "big"), batch.ts, events, batch.data_parallel_rank)
+    return KVEvents(int.from_bytes(frames[1], "big"), batch.ts, events, batch.data_parallel_rank, batch.epoch)
 
 
 class _Stored(msgspec.Struct, gc=False):
@@ -88,7 +108,7 @@ class _Stored(msgspec.Struct, gc=False):
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: Any = None
+    extra_keys: list[list[Any] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
@@ -106,6 +126,8 @@ class _Stored(msgspec.Struct, gc=False):
             self.group_idx,
             self.kv_cache_spec_kind,
             self.kv_cache_spec_sliding_window,
+            self.lora_name,
+            tuple(None if keys is None else tuple(keys) for keys in self.extra_keys or ()),
         )
 
 
@@ -151,11 +173,40 @@ class _Batch(msgspec.Struct, array_like=True, gc=False):
     ts: float
     events: list[msgspec.Raw]
     data_parallel_rank: int | None = None
+    epoch: int | None = None
 
 
+_ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(_Batch)
 _MAP = msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap)
 _ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
+
+
+def _plain(event: KVEvent) -> dict[str, Any]:
+    """`event` as vLLM writes it."""
+    match event:
+        case BlocksStored():
+            return {
+                "type": "BlockStored",
+                "block_hashes": event.hashes,
+                "parent_block_hash": event.parent,
+                "token_ids": event.tokens,
+                "block_size": event.block_tokens,
+                "lora_id": None,
+                "medium": event.medium,
+                "lora_name": event.adapter,
+                "extra_keys": event.extra or None,
+                "group_idx": event.group,
+                "kv_cache_spec_kind": event.kind,
+                "kv_cache_spec_sliding_window": event.window,
+            }
+        case BlocksRemoved():
+            removed = {"type": "BlockRemoved", "block_hashes": event.hashes, "medium": event.medium}
+            return removed | {"group_idx": event.group}
+        case AllCleared():
+            return {"type": "AllBlocksCleared"}
+        case _:
+            assert_never(event)
 
 
 def _is_array(raw: msgspec.Raw) -> bool:

@@ -167,8 +167,11 @@ class PrefixIndex:
         return Answer(tuple(held), self._unknown)
 
     def _lengths(self, chain: Sequence[int]) -> dict[int, int]:
-        """Blocks that count, by holder's number: all holders are bisected together, apart where they part."""
-        last = len(chain) - 1
+        """Blocks that count, by holder's number: all holders are bisected together, apart where they part.
+
+        A look settles the whole run that it finds, since a run knows how far each holder goes in it.
+        """
+        runs_of, last = self._runs_of, len(chain) - 1
         all_low = self._live_at(chain, 0) & self._trusted
         if not all_low:
             return {}
@@ -181,12 +184,30 @@ class PrefixIndex:
                 continue
             if high - low <= 1:
                 for number in numbers_of(at_low & ~at_high):
-                    found[number] = low + 1
+                    found[number] = high
                 continue
             middle = (low + high) >> 1
-            at_middle = self._live_at(chain, middle) & at_low
-            spans.append((low, at_low, middle, at_middle))
-            spans.append((middle, at_middle, high, at_high))
+            run = runs_of.get(chain[middle])
+            if run is None or not 0 <= middle - run.start < len(run.hashes):
+                spans.append((low, at_low, middle, 0))
+                continue
+            start = run.start
+            end = _along(run.hashes, start, chain, middle, high)
+            at_start = at_end = run.full & at_low
+            if run.part:
+                there = run.reach & at_low
+                for number, mask in run.part.items():
+                    if there >> number & 1:
+                        stop = start + (~mask & (mask + 1)).bit_length() - 1
+                        if stop > end:
+                            at_end |= 1 << number
+                        elif stop > start:
+                            found[number] = stop
+                        at_start |= (stop > start) << number
+            if start > low:
+                spans.append((low, at_low, start, at_start))
+            if end < high:
+                spans.append((end, at_end, high, at_high))
         return found
 
     def _live_at(self, chain: Sequence[int], depth: int) -> int:
@@ -529,6 +550,22 @@ def _common(run: tuple[int, ...], at: int, hashes: tuple[int, ...], first: int) 
             low = middle
         else:
             high = middle - 1
+    return low
+
+
+def _along(run: tuple[int, ...], start: int, chain: Sequence[int], middle: int, high: int) -> int:
+    """The last depth, at most `high`, up to which a run that begins at depth `start` and a chain are the same; they
+    are at `middle`."""
+    end = min(start + len(run) - 1, high)
+    if run[end - start] == chain[end]:
+        return end
+    low, end = middle, end - 1
+    while low < end:
+        at = (low + end + 1) >> 1
+        if run[at - start] == chain[at]:
+            low = at
+        else:
+            end = at - 1
     return low
 
 
