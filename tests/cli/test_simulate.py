@@ -104,6 +104,60 @@ def test_every_kind_of_arrival_comes_at_the_rate(tmp_path: Path, kind: str) -> N
     assert abs(int(found["arrived"]) - 900) < 130  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("way", ["--balance", "--scenario"])
+def test_balance_tells_who_worked_and_why(tmp_path: Path, way: str) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text("balance: {rule: ratio, every: 2m, window: 6m, cost: 30s}\n")
+    arguments = (way, "ratio" if way == "--balance" else str(file))
+    found = said(PAPER, "--rate", "1.5", "--duration", "20m", *arguments)
+    balance = found["balance"]
+    assert balance["rule"] == "ratio"  # type: ignore[index]
+    assert balance["staff"][0] == {"at_s": 0, "prefill": 3, "decode": 5}  # type: ignore[index]
+    looks = 4 if way == "--balance" else 10
+    assert sum(balance["looks"].values()) == looks  # type: ignore[index]
+    assert said(PAPER, "--rate", "1.5", "--duration", "20m")["balance"] is None
+    code, out, _ = simulate(PAPER, "--rate", "1.5", "--duration", "20m", *arguments)
+    assert code == 0
+    assert "\nbalance ratio: " in out
+
+
+def test_several_pd_clusters_cannot_be_balanced(tmp_path: Path) -> None:
+    file = str(trace(tmp_path / "trace.jsonl"))
+    code, _, err = simulate(EMULATED, "--trace", file, "--balance", "ours")
+    assert code == 2
+    assert "got 2 PD clusters; expected one" in err
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("loss: 0.1\nbalance: {}\n")
+    code, _, err = simulate(EMULATED, "--trace", file, "--scenario", str(scenario))
+    assert code == 2
+    assert f"{scenario}:2: balance: got 2 PD clusters" in err
+
+
+def test_chunks_let_short_prompts_pass_long_ones(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text("prefill: {chunk: 8192, prompts: 4}\n")
+    arguments = (PAPER, "--duration", "600s", "--load", "0.8", "--policy", "threshold")
+    found, plain = said(*arguments, "--scenario", str(file)), said(*arguments)
+    assert found["completed"] == plain["completed"]
+    assert found["ttft_s"]["p50"] != plain["ttft_s"]["p50"]  # type: ignore[index]
+    assert found["queue_wait_s"]["mean"] < plain["queue_wait_s"]["mean"]  # type: ignore[index]
+
+
+def test_no_room_and_lost_leases_are_told(tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(
+        "cache: 100MB\nlease: 5s\nfaults: [{kind: link, cluster: far, target: home, at: 1s, lasts: 30s}]\n"
+    )
+    file = str(trace(tmp_path / "trace.jsonl"))
+    found = said(PAPER, "--trace", file, "--policy", "remote", "--scenario", str(scenario))
+    assert int(found["no_room"]) >= 40  # type: ignore[call-overload]
+    scenario.write_text(scenario.read_text().replace("100MB", "1TB"))
+    found = said(PAPER, "--trace", file, "--policy", "remote", "--scenario", str(scenario))
+    assert found["no_room"] == 0
+    assert int(found["expired"]) > 0  # type: ignore[call-overload]
+    assert found["completed"] == 40
+
+
 def trace(path: Path, rows: int = 40) -> Path:
     lines = []
     for at in range(rows):
@@ -158,6 +212,8 @@ def test_a_fault_of_the_command_line_is_one_line(arguments: tuple[str, ...], exp
         ("arrivals: {kind: bursts, length: 3m, every: 1m}", "arrivals.length: got no less than `every`"),
         ("arrivals: {kind: steady}", "arrivals"),
         ("loss: 1", "loss"),
+        ("balance: {rule: best}", "balance.rule"),
+        ("prefill: {chunk: 0}", "prefill.chunk"),
         ("speed: 3", "speed"),
     ],
 )
@@ -180,6 +236,43 @@ def test_a_bad_row_of_a_trace_is_named(tmp_path: Path) -> None:
 
 
 EMULATED = str(ROOT / "examples" / "two-by-two.yaml")
+
+
+@pytest.mark.parametrize("file", [PAPER, EMULATED], ids=["plan", "topology"])
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {"timestamp": 400, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]},
+            "timestamp: got 400, after 500 above it; expected rows in the order of time",
+        ),
+        (
+            {"timestamp": 500, "input_length": 600, "output_length": 1, "hash_ids": [1, 2, 3]},
+            "hash_ids: got 3 for 600 tokens; expected 2, one for each block of 512 tokens",
+        ),
+        ({"timestamp": 500, "input_length": 600, "output_length": -1}, "output_length"),
+    ],
+)
+def test_rows_of_a_trace_are_checked_whatever_the_file(
+    tmp_path: Path, file: str, row: dict[str, object], expected: str
+) -> None:
+    path = trace(tmp_path / "trace.jsonl", 2)
+    path.write_text(path.read_text() + json.dumps(row) + "\n")
+    code, out, err = simulate(file, "--trace", str(path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{path}:3: " in err
+    assert expected in err
+
+
+def test_a_hash_id_stands_for_whole_blocks_of_the_nodes(tmp_path: Path) -> None:
+    topology = tmp_path / "topology.yaml"
+    text = (ROOT / "examples" / "two-by-two.yaml").read_text()
+    changed = text.replace("kind: emulated", "kind: emulated, block_tokens: 96", 1)
+    assert changed != text
+    topology.write_text(changed)
+    code, _, err = simulate(str(topology), "--trace", str(trace(tmp_path / "trace.jsonl")))
+    assert code == 2
+    assert "engine.block_tokens: got 96; expected a divisor of 512" in err
 
 
 def test_a_topology_of_emulated_nodes_runs_with_a_trace(tmp_path: Path) -> None:

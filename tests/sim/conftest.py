@@ -13,6 +13,7 @@ from prfaas.plan.inputs import read_inputs
 from prfaas.plan.plan import Plan
 from prfaas.plan.planreader import read_plan
 from prfaas.sim.arrivals import Arrival, poisson
+from prfaas.sim.chunked import ChunkedWorld
 from prfaas.sim.faults import Fault
 from prfaas.sim.fromplan import Planned, planned
 from prfaas.sim.setup import ClusterSetup, LinkSetup, Setup
@@ -60,7 +61,8 @@ def run(
     log: Log | None = None,
 ) -> World:
     """A run to its end, checked."""
-    world = World(
+    kind = World if setup.chunks is None else ChunkedWorld
+    world = kind(
         setup,
         policy,
         arrivals,

@@ -11,12 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from prfaas.config.units import Timeout
 from prfaas.core.errors import ConfigError
 from prfaas.sim.charts import bars, lines
 from prfaas.sim.fromplan import Planned
 from prfaas.sim.page import report_page, write_report
 from prfaas.sim.run import Outcome, Run, perform
-from prfaas.sim.scenario import Scenario
+from prfaas.sim.scenario import Balanced, Scenario
 
 VOID = {"meta"}
 
@@ -66,6 +67,21 @@ def test_it_is_written_with_its_json(outcome: Outcome, tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(ConfigError, match="expected a directory to write the report to"):
         write_report(outcome, file)
+
+
+def test_role_changes_are_shown(paper: Planned) -> None:
+    scenario = Scenario(balance=Balanced(every_ns=Timeout(60 * 10**9)))
+    home, far = paper.setup.clusters
+    clusters = (replace(home, prefill=1, decode=7), far)
+    lopsided = replace(paper, setup=replace(paper.setup, clusters=clusters))
+    balanced = perform(Run(lopsided, scenario, "ours", 1, 2.0, 900 * 10**9))
+    assert balanced.world.balance is not None
+    assert balanced.world.balance.steps
+    page = report_page(balanced)
+    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(charts) == 7
+    for step in balanced.world.balance.steps:
+        assert f"<th>{step.node}</th>" in page
 
 
 def test_a_run_without_requests_has_a_page_too(paper: Planned) -> None:

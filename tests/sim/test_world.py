@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from prfaas.core.cache.spec import PoolSpec
 from prfaas.core.routing.catalog import NAMES, policy_of
 from prfaas.sim.arrivals import SECOND_NS, Arrival, even, replayed
+from prfaas.sim.chunks import ChunkSetup
 from prfaas.sim.faults import Fault
 from prfaas.sim.prefixes import CacheSetup
 from prfaas.sim.setup import Setup
@@ -68,18 +70,34 @@ faults = st.builds(
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(NAMES), st.integers(0, 10**6), st.lists(faults, max_size=4), st.sampled_from((10**7, 10**11)))
-def test_each_request_ends_once_whatever_goes_wrong(name: str, seed: int, wrong: list[Fault], bps: int) -> None:
-    setup = flat(CLUSTERS, bps=bps)
+@given(
+    st.sampled_from(NAMES),
+    st.integers(0, 10**6),
+    st.lists(faults, max_size=4),
+    st.sampled_from((10**7, 10**11)),
+    st.sampled_from((None, ChunkSetup(700, 1), ChunkSetup(2000, 2), ChunkSetup(1000, 5))),
+)
+def test_each_request_ends_once_whatever_goes_wrong(
+    name: str, seed: int, wrong: list[Fault], bps: int, chunks: ChunkSetup | None
+) -> None:
+    setup = replace(flat(CLUSTERS, bps=bps), chunks=chunks)
     world = run(setup, policy_of(name, 2000), drawn(seed, 2.0, mixed), 15, faults=wrong)
     ended_once(world, max([fault.bps for fault in wrong], default=0))
 
 
 @settings(max_examples=30)
-@given(st.sampled_from(NAMES), st.integers(0, 10**6), st.lists(faults, max_size=3))
-def test_so_they_do_with_caches(name: str, seed: int, wrong: list[Fault]) -> None:
-    setup = flat(CLUSTERS)
-    setup = Setup(setup.clusters, setup.links, setup.kv_bytes, CacheSetup(PoolSpec(64, 2), 400))
+@given(
+    st.sampled_from(NAMES),
+    st.integers(0, 10**6),
+    st.lists(faults, max_size=3),
+    st.sampled_from((SECOND_NS, 600 * SECOND_NS)),
+    st.sampled_from((None, ChunkSetup(512, 1), ChunkSetup(1000, 3))),
+)
+def test_so_they_do_with_caches(
+    name: str, seed: int, wrong: list[Fault], lease_ns: int, chunks: ChunkSetup | None
+) -> None:
+    setup = flat(CLUSTERS, bps=10**9)
+    setup = replace(setup, cache=CacheSetup(PoolSpec(64, 2), 400, lease_ns), chunks=chunks)
     chance = Random(seed)
     rows = []
     for at in range(30):

@@ -18,11 +18,13 @@ from prfaas.plan.plan import Plan
 from prfaas.plan.planfile import Trace
 from prfaas.plan.planreader import read_plan
 from prfaas.sim.answer import CompareAnswer, FindMaxAnswer, Tried, as_json, compare_answer, simulate_answer
+from prfaas.sim.balance import RULES
 from prfaas.sim.fromplan import Planned, planned
 from prfaas.sim.fromtopology import is_topology, planned_topology
 from prfaas.sim.page import write_report
 from prfaas.sim.run import METRICS, Outcome, Run, highest_rate, perform
-from prfaas.sim.scenario import Scenario, read_scenario
+from prfaas.sim.scenario import Balanced, Scenario, read_scenario, unbalanced
+from prfaas.sim.setup import Setup
 from prfaas.sim.words import compare_words, simulate_words
 
 DEFAULT_LOAD = 0.85
@@ -40,6 +42,7 @@ OBJECTIVE = re.compile(r"(\w+) *<=? *(\S+)")
 @click.option("--threshold", type=click.IntRange(min=0), help="Uncached tokens. Left out: the plan's best.")
 @click.option("--order", type=click.FloatRange(min=0, max=1000), help="Weight of size in queues. Left out: its own.")
 @click.option("--scenario", type=click.Path(path_type=Path), help="How requests come and what goes wrong.")
+@click.option("--balance", type=click.Choice(tuple(RULES)), help="Nodes change roles by this rule (docs/balance.md).")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of all chance.")
 @click.option("--duration", help="Simulated time in which requests come, such as 1h. Left out: 1h, or the trace's.")
 @click.option("--json", "as_json_", is_flag=True, help="As JSON (docs/schemas/simulate.json).")
@@ -59,6 +62,7 @@ def command(
     threshold: int | None,
     order: float | None,
     scenario: Path | None,
+    balance: str | None,
     seed: int,
     duration: str | None,
     as_json_: bool,
@@ -82,6 +86,8 @@ def command(
     names = _names(compare) if compare else []
     one = _planned(file, trace)
     said = Scenario() if scenario is None else read_scenario(scenario, one.setup)
+    if balance is not None:
+        said = _balanced(said, balance, one.setup)
     replay = isinstance(one.inputs.said.traffic.lengths, Trace)
     if load is not None or (rate is None and not replay):
         rate = one.bound * (DEFAULT_LOAD if load is None else load)
@@ -118,6 +124,13 @@ def _planned(file: Path, trace: Path | None) -> Planned:
         traffic = msgspec.structs.replace(said.traffic, lengths=Trace(file=str(trace.absolute())), output=None)
         said = msgspec.structs.replace(said, traffic=traffic)
     return planned(Plan(read_inputs(said, document)))
+
+
+def _balanced(said: Scenario, rule: str, setup: Setup) -> Scenario:
+    """With the rule; all else is as the scenario has it."""
+    if why := unbalanced(setup):
+        raise click.BadParameter(why, param_hint="--balance")
+    return msgspec.structs.replace(said, balance=msgspec.structs.replace(said.balance or Balanced(), rule=rule))
 
 
 def _duration(text: str | None, one: Planned, rate: float | None, replay: bool) -> int:

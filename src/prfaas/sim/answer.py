@@ -6,11 +6,13 @@ It knows the shape, which is a promise (docs/schemas/simulate.json); it computes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from prfaas.sim.balance import Balance, Step
 from prfaas.sim.run import METRICS, Outcome, interval
 from prfaas.sim.stats import Histogram
 
@@ -33,6 +35,56 @@ class Egress(Struct, frozen=True, kw_only=True):
 
     mean: Amount
     peak: Amount
+
+
+class Conversion(Struct, frozen=True, kw_only=True):
+    """A node that changed its role, or was to. `at_s`: when it was decided; `drained_s`: when nothing ran there any
+    more; `done_s`: when it took work in its new role, None: not. `n_p`, `n_d`: nodes of each role before; `target`: the
+    best number of prefill nodes. Rates: requests a second of the whole mix, before and after."""
+
+    at_s: Amount
+    node: str
+    to: str
+    why: Annotated[str, Meta(description="Why it was decided; or why it came to nothing.")]
+    n_p: Count
+    n_d: Count
+    target: Count
+    rate_rps: Amount
+    step_rps: Amount
+    gain: float
+    need: float
+    drained_s: Amount | None
+    done_s: Amount | None
+
+
+class Retune(Struct, frozen=True, kw_only=True):
+    """The threshold is `tokens` from then on."""
+
+    at_s: Amount
+    tokens: Count
+    before: Count
+    rate_rps: Amount
+    before_rps: Amount
+
+
+class Staff(Struct, frozen=True, kw_only=True):
+    """Nodes that take work from then on, by role."""
+
+    at_s: Amount
+    prefill: Count
+    decode: Count
+
+
+class BalanceAnswer(Struct, frozen=True, kw_only=True):
+    """What came of role balance. `reversals`: conversions that undo the one before within two hours. `looks`: how often
+    which reason was found."""
+
+    rule: str
+    conversions: tuple[Conversion, ...]
+    reversals: Count
+    thresholds: tuple[Retune, ...]
+    staff: tuple[Staff, ...]
+    looks: dict[str, Count]
 
 
 class SimulateAnswer(Struct, frozen=True, kw_only=True):
@@ -58,6 +110,17 @@ class SimulateAnswer(Struct, frozen=True, kw_only=True):
     moved: Annotated[Count, Meta(description="Requests that an idle node of another cluster took.")]
     rescued: Annotated[Count, Meta(description="Requests prefilled again because their KV was stuck.")]
     retried: Annotated[Count, Meta(description="Requests placed again because of a fault.")]
+    no_room: Annotated[
+        Count,
+        Meta(
+            description="Prefills and landings for which a cache had no room: nothing was reused, nothing will be kept."
+        ),
+    ]
+    expired: Annotated[
+        Count, Meta(description="Transfers that had not landed when the sender's lease ended, so that KV was lost.")
+    ]
+    copied: Annotated[Count, Meta(description="Prefixes that were copied from another cluster first.")]
+    balance: Annotated[BalanceAnswer | None, Meta(description="Role changes; null where they are not simulated.")]
     simulated_s: Annotated[Amount, Meta(description="Until the last request ended.")]
     interrupted: Annotated[bool, Meta(description="Ended early by Ctrl-C; what was computed is here.")]
     events: Annotated[Count, Meta(description="Things that happened.")]
@@ -124,10 +187,57 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
         moved=tally.moved,
         rescued=tally.rescued,
         retried=tally.retried,
+        no_room=sum(cache.pool.refused for cache in world.caches),
+        expired=tally.expired,
+        copied=tally.copied,
+        balance=None if world.balance is None else _balance(world.balance),
         simulated_s=world.now_ns / 1e9,
         interrupted=world.interrupted,
         events=world.events,
         wall_s=outcome.wall_s,
+    )
+
+
+REVERSAL_NS = 7200 * 10**9
+
+
+def _balance(balance: Balance) -> BalanceAnswer:
+    done = [one for one in balance.steps if one.done_ns >= 0]
+    return BalanceAnswer(
+        rule=balance.setup.rule,
+        conversions=tuple(_conversion(one) for one in balance.steps),
+        reversals=sum(a.to != b.to and b.at_ns - a.at_ns <= REVERSAL_NS for a, b in pairwise(done)),
+        thresholds=tuple(
+            Retune(
+                at_s=at_ns / 1e9,
+                tokens=one.tokens,
+                before=one.before,
+                rate_rps=one.rate_rps,
+                before_rps=one.before_rps,
+            )
+            for at_ns, one in balance.tuned
+        ),
+        staff=tuple(Staff(at_s=at_ns / 1e9, prefill=n_p, decode=n_d) for at_ns, n_p, n_d in balance.staffs),
+        looks=dict(sorted(balance.looks.items())),
+    )
+
+
+def _conversion(one: Step) -> Conversion:
+    why = one.judged
+    return Conversion(
+        at_s=one.at_ns / 1e9,
+        node=one.node,
+        to=one.to,
+        why=one.cause or why.why,
+        n_p=why.n_p,
+        n_d=why.n_d,
+        target=why.target,
+        rate_rps=why.rate_rps,
+        step_rps=why.step_rps,
+        gain=why.gain,
+        need=why.need,
+        drained_s=one.drained_ns / 1e9 if one.drained_ns >= 0 else None,
+        done_s=one.done_ns / 1e9 if one.done_ns >= 0 else None,
     )
 
 

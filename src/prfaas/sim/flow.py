@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 
 class Flow:
-    """`kv_bytes` are made evenly from `began_ns` on, `speed` bytes a ns. `sent`: bytes that have left. `behind`: more
-    is made than leaves. `until`: the line's turn at which a finished one is through; `live`: it was not aborted."""
+    """`kv_bytes` are made evenly from `began_ns` on, `speed` bytes a ns, after `before` bytes that were made earlier.
+    `sent`: bytes that have left. `behind`: more is made than leaves. `until`: the line's turn at which a finished one
+    is through; `live`: it was not aborted."""
 
-    __slots__ = ("began_ns", "behind", "item", "kv_bytes", "line", "live", "number", "sent", "speed", "until")
+    __slots__ = ("before", "began_ns", "behind", "item", "kv_bytes", "line", "live", "number", "sent", "speed", "until")
 
     def __init__(self, line: Line, number: int, item: object, kv_bytes: int, began_ns: int, speed: float) -> None:
         self.line = line
@@ -21,6 +22,7 @@ class Flow:
         self.kv_bytes = kv_bytes
         self.began_ns = began_ns
         self.speed = speed
+        self.before = 0.0
         self.sent = 0.0
         self.behind = False
         self.until = -1.0
@@ -33,4 +35,4 @@ class Flow:
 
     def made(self, now_ns: int) -> float:
         """Bytes that there are."""
-        return min(float(self.kv_bytes), self.speed * (now_ns - self.began_ns))
+        return min(float(self.kv_bytes), self.before + self.speed * (now_ns - self.began_ns))

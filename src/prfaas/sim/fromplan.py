@@ -19,8 +19,9 @@ from prfaas.plan.plan import Plan
 from prfaas.plan.planfile import LogNormal, Trace
 from prfaas.plan.trace import read_trace
 from prfaas.sim.arrivals import SECOND_NS, Arrival, Draw, lognormal_draw
+from prfaas.sim.costs import flat_step, prefill_time, remembered
 from prfaas.sim.prefixes import CacheSetup
-from prfaas.sim.setup import ClusterSetup, LinkSetup, Setup, flat_step, prefill_time, remembered
+from prfaas.sim.setup import ClusterSetup, LinkSetup, Setup
 
 
 @dataclass(frozen=True)
@@ -147,5 +148,5 @@ def _cache(inputs: Inputs) -> CacheSetup | None:
     seen: set[int] = set()
     for row in read_trace(Path(trace.file)):
         seen.update(row.hash_ids)
-        blocks += 2 * spec.snapshot_blocks
+        blocks += 3 * spec.snapshot_blocks
     return CacheSetup(spec, blocks + 2 * len(seen) + (1 << 16))

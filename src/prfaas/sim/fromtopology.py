@@ -39,13 +39,15 @@ def is_topology(path: Path) -> bool:
 
 
 def planned_topology(path: Path, trace: Path | None) -> Planned:
-    """The topology in `path`, all of whose nodes are emulated, under the requests of `trace`. Raises ConfigError."""
+    """The topology in `path`, all of whose nodes are emulated, under the requests of `trace`, whose rows are checked as
+    those of a plan file are. Raises ConfigError."""
     if trace is None:
         raise ConfigError(f"{path}: a topology says nothing of requests; expected --trace too, or a plan file")
     topology = read_topology(path)
     engines = {name: _engine(path, name, cluster) for name, cluster in topology.clusters.items()}
     bytes_scale = _same(path, [(name, one.bytes_scale) for name, one in engines.items()], "bytes_scale")
     lengths = Trace(file=str(trace.absolute()))
+    _check_blocks(path, topology, lengths.block_tokens)
     said = PlanFile(
         model=LAYOUT,
         traffic=Traffic(lengths=lengths),
@@ -56,7 +58,7 @@ def planned_topology(path: Path, trace: Path | None) -> Planned:
         ),
     )
     kv_bytes = grouped(load_layout(LAYOUT))
-    asked = tuple(with_hits(read_trace(trace), lengths.block_tokens, None))
+    asked = tuple(with_hits(read_trace(trace, lengths.block_tokens), lengths.block_tokens, None))
     inputs = Inputs(
         said,
         asked,
@@ -94,6 +96,19 @@ def _engine(path: Path, name: str, cluster: Cluster) -> EmulatedEngine:
             raise document.error((*where, "time_scale"), "got 0, so no time passes; expected more")
     assert isinstance(first, EmulatedEngine)
     return first
+
+
+def _check_blocks(path: Path, topology: Topology, block_tokens: int) -> None:
+    """A hash id of the trace stands for whole blocks of every node."""
+    document = read_document(path)
+    for name, cluster in topology.clusters.items():
+        for at, node in enumerate(cluster.nodes):
+            engine: Any = node.engine
+            if block_tokens % engine.block_tokens:
+                what = (
+                    f"got {engine.block_tokens}; expected a divisor of {block_tokens}, the tokens of a trace's hash id"
+                )
+                raise document.error(("clusters", name, "nodes", at, "engine", "block_tokens"), what)
 
 
 def _cluster(cluster: Cluster, engine: EmulatedEngine) -> PlanCluster:

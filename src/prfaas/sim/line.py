@@ -63,6 +63,28 @@ class Line:
         self._replan(now_ns)
         return flow
 
+    def open(self, now_ns: int, item: object, kv_bytes: int) -> Flow:
+        """`kv_bytes` will be made in parts; `makes` tells when."""
+        self._advance(now_ns)
+        self._number += 1
+        flow = Flow(self, self._number, item, kv_bytes, now_ns, 0.0)
+        self.making[flow.number] = flow
+        self.uplink.unsent_bytes += kv_bytes
+        if not self.calm:
+            self._replan(now_ns)
+        return flow
+
+    def makes(self, now_ns: int, flow: Flow, kv_bytes: float, takes_ns: int) -> None:
+        """From now on `kv_bytes` more of it are made in `takes_ns`; of 0 bytes: it rests."""
+        self._advance(now_ns)
+        flow.before, flow.began_ns = flow.made(now_ns), now_ns
+        speed, flow.speed = flow.speed, kv_bytes / takes_ns if takes_ns else 0.0
+        if self.calm:
+            self.rate = max(0.0, self.rate + flow.speed - speed)
+            if self.rate <= self.capacity:
+                return
+        self._replan(now_ns)
+
     def finish(self, now_ns: int, flow: Flow) -> bool:
         """Its prefill has ended. True: all has left; False: `landed` will tell."""
         self._advance(now_ns)

@@ -31,12 +31,14 @@ class PrefillNode:
 
 
 class Copy:
-    """A prefix of `length` tokens on its way to `node`, which waits with `request` for it."""
+    """A prefix of `length` tokens, of which `had` were there, on its way to `node`, which waits with `request` for
+    it."""
 
-    __slots__ = ("flow", "length", "node", "request")
+    __slots__ = ("flow", "had", "length", "node", "request")
 
-    def __init__(self, node: PrefillNode, request: Request, length: int) -> None:
+    def __init__(self, node: PrefillNode, request: Request, had: int, length: int) -> None:
         self.node = node
         self.request = request
+        self.had = had
         self.length = length
         self.flow: Flow | None = None

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from prfaas.core.errors import ConfigError
-from prfaas.sim.answer import SimulateAnswer, Times, as_json, simulate_answer
+from prfaas.sim.answer import BalanceAnswer, SimulateAnswer, Times, as_json, simulate_answer
 from prfaas.sim.charts import bars, lines
 from prfaas.sim.run import Outcome
 from prfaas.sim.stats import Histogram
@@ -53,7 +53,11 @@ def report_page(outcome: Outcome) -> str:
     body += [_distributions(outcome), _over_time(outcome), _waiting(outcome), _egress(outcome)]
     body.append(bars("Decisions by reason", list(said.decisions.items())))
     body.append(bars("Busy prefill nodes, %", [(name, round(100 * part, 1)) for name, part in said.use.items()]))
+    if said.balance is not None:
+        body.append(_staff(said.balance, said.simulated_s))
     body.append("</main>")
+    if said.balance is not None:
+        body.append(_conversions(said.balance))
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body>\n'
@@ -72,6 +76,8 @@ def _summary(said: SimulateAnswer, outcome: Outcome) -> str:
         f"egress {said.egress_gbps.mean:.2f} Gbps, peak {said.egress_gbps.peak:.2f}",
         f"moved {said.moved:,}, prefilled again {said.rescued:,}, placed again {said.retried:,}",
     ]
+    if said.no_room or said.expired:
+        facts.append(f"no room in a cache {said.no_room:,}, KV given up {said.expired:,}")
     if said.interrupted:
         facts.append("ended early")
     return f"<p>{'; '.join(facts)}.</p>"
@@ -112,6 +118,31 @@ def _waiting(outcome: Outcome) -> str:
         for at, name in enumerate(names)
     ]
     return lines("Requests that wait for prefill", "simulated seconds", "requests", rows)
+
+
+def _staff(said: BalanceAnswer, until_s: float) -> str:
+    """Steps, not slopes: a node takes work or does not."""
+    rows: dict[str, list[tuple[float, float]]] = {"prefill": [], "decode": []}
+    for one, after in zip(said.staff, [*(one.at_s for one in said.staff[1:]), until_s], strict=True):
+        for name, count in (("prefill", one.prefill), ("decode", one.decode)):
+            rows[name] += [(one.at_s, float(count)), (after, float(count))]
+    return lines("Nodes of the PD cluster that take work", "simulated seconds", "nodes", list(rows.items()))
+
+
+def _conversions(said: BalanceAnswer) -> str:
+    head = "".join(
+        f"<th>{name}</th>" for name in ("node", "s", "to", "prefill, decode before", "why", "gain", "done, s")
+    )
+    rows = []
+    for one in said.conversions:
+        done = "-" if one.done_s is None else f"{one.done_s:.0f}"
+        cells = (f"{one.at_s:.0f}", one.to, f"{one.n_p}, {one.n_d}", one.why, f"{one.gain:.1%}", done)
+        rows.append(f"<tr><th>{escape(one.node)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+    tuned = "; ".join(f"{one.tokens:,} from {one.at_s:.0f} s" for one in said.thresholds) or "not moved"
+    return (
+        f"<p>Roles by {escape(said.rule)}: {len(said.conversions)} conversions, {said.reversals} undone within two "
+        f"hours. Threshold: {tuned}.</p><table><tr>{head}</tr>{''.join(rows)}</table>"
+    )
 
 
 def _egress(outcome: Outcome) -> str:

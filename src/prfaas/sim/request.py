@@ -9,11 +9,11 @@ UNSEEN = -1
 
 
 class Request(Job):
-    """`output`: tokens of its answer. `blocks`: ids of its full blocks. `tries`: how often it was placed. `away`: its
-    KV crosses a link. `counted`: statistics want it. Times are of the last try, `UNSEEN` until they are known."""
+    """`output`: tokens of its answer. `blocks`: ids of its full blocks. `tries`: how often it was placed. `source`: the
+    cluster from which its KV crosses a link, -1 while none does. `counted`: statistics want it. Times are of the last
+    try, `UNSEEN` until they are known."""
 
     __slots__ = (
-        "away",
         "begun_ns",
         "blocks",
         "counted",
@@ -24,6 +24,7 @@ class Request(Job):
         "output",
         "rescuer",
         "session",
+        "source",
         "tries",
     )
 
@@ -31,7 +32,7 @@ class Request(Job):
     blocks: tuple[int, ...]
     counted: bool
     tries: int
-    away: bool
+    source: int
     begun_ns: int
     done_ns: int
     landed_ns: int
@@ -51,7 +52,7 @@ class Request(Job):
         self.blocks = blocks
         self.counted = counted
         self.tries = 0
-        self.away = False
+        self.source = -1
         self.begun_ns = self.done_ns = self.landed_ns = self.first_ns = UNSEEN
         self.flow = None
         self.rescuer = -1

@@ -14,6 +14,9 @@ from time import perf_counter
 
 from prfaas.core.routing.catalog import policy_of
 from prfaas.sim.arrivals import SECOND_NS, Arrival
+from prfaas.sim.balance import BalanceSetup
+from prfaas.sim.chunked import ChunkedWorld
+from prfaas.sim.chunks import ChunkSetup
 from prfaas.sim.fromplan import BLOCK_TOKENS, Planned, with_cache
 from prfaas.sim.scenario import Scenario
 from prfaas.sim.sessions import Sessions
@@ -78,10 +81,10 @@ class Outcome:
     def use(self) -> dict[str, float]:
         """By cluster, the part of its prefill nodes that was busy while requests came."""
         found = {}
-        for one, nodes in zip(self.world.setup.clusters, self.world.nodes, strict=True):
+        for at, (one, nodes) in enumerate(zip(self.world.setup.clusters, self.world.nodes, strict=True)):
             if nodes:
                 busy = sum(node.busy_ns for node in nodes)
-                found[one.name] = busy / len(nodes) / max(1, self.world.now_ns)
+                found[one.name] = busy / self.world.count(at) / max(1, self.world.now_ns)
         return found
 
 
@@ -92,8 +95,9 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
     policy = policy_of(run.policy, threshold, run.order)
     slo = planned.inputs.said.slo
     tally = Tally(max(1, run.duration_ns // SERIES), slo.ttft_p90_ns, slo.tpot_ns)
-    world = World(
-        lossy(with_cache(planned, scenario.cache_bytes), scenario.loss),
+    kind = World if scenario.prefill is None else ChunkedWorld
+    world = kind(
+        changed(with_cache(planned, scenario.cache_bytes), scenario),
         policy,
         _arrivals(run),
         tally,
@@ -102,6 +106,7 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
         faults=scenario.planned_faults(),
         chance=Random(f"homes {run.seed}"),
         sessions=_sessions(run),
+        balance=_balance(run, threshold),
         log=log,
     )
     began = perf_counter()
@@ -109,9 +114,21 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
     return Outcome(run, tally, world, perf_counter() - began)
 
 
-def lossy(setup: Setup, loss: float) -> Setup:
-    """`setup` with that part of every line lost."""
-    return setup if not loss else replace(setup, links=tuple(replace(link, loss=loss) for link in setup.links))
+def changed(setup: Setup, scenario: Scenario) -> Setup:
+    """`setup` as the scenario has it."""
+    cache = setup.cache and replace(setup.cache, lease_ns=int(scenario.lease_ns))
+    links = tuple(replace(link, loss=scenario.loss) for link in setup.links) if scenario.loss else setup.links
+    chunked = scenario.prefill
+    chunks = None if chunked is None else ChunkSetup(chunked.chunk, chunked.prompts)
+    return replace(setup, links=links, cache=cache, chunks=chunks)
+
+
+def _balance(run: Run, threshold: int) -> BalanceSetup | None:
+    said = run.scenario.balance
+    if said is None:
+        return None
+    output = run.planned.inputs.workload.output
+    return BalanceSetup(said.rule, int(said.every_ns), int(said.window_ns), int(said.cost_ns), output, threshold)
 
 
 def _arrivals(run: Run) -> Iterator[Arrival]:

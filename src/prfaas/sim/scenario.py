@@ -2,6 +2,8 @@
 
     arrivals: {kind: bursts, factor: 3, length: 30s, every: 3m}
     loss: 0.001                        # part of every line that retransmission costs
+    prefill: {chunk: 8192, prompts: 4} # in chunks, up to 4 prompts in turn
+    balance: {rule: ours, every: 5m}   # nodes change roles as traffic changes
     faults:
       - {kind: link, cluster: far, target: home, at: 20m, lasts: 2m, bandwidth: 5Gbps}
       - {kind: node_down, cluster: far, node: 0, at: 20m, lasts: 5m}
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -95,6 +97,30 @@ class FaultEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     factor: Annotated[Factor, Meta(description="Of a slow node: times as long.")] = 2.0
 
 
+class Chunked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prefill in chunks."""
+
+    chunk: Annotated[int, Meta(ge=1, le=1 << 24, description="Tokens of a chunk.")] = 8192
+    prompts: Annotated[
+        int, Meta(ge=1, le=1024, description="Prompts that a prefill node holds; it computes a chunk of each in turn.")
+    ] = 1
+
+
+class Balanced(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes of the PD cluster change roles as traffic changes, and the threshold follows."""
+
+    rule: Annotated[Literal["ours", "ratio"], Meta(description="ours: docs/balance.md; ratio: the paper's.")] = "ours"
+    every_ns: Annotated[Timeout, Meta(description="From one look to the next.")] = field(
+        name="every", default_factory=lambda: Timeout(300 * 10**9)
+    )
+    window_ns: Annotated[Timeout, Meta(description="How far back traffic counts.")] = field(
+        name="window", default_factory=lambda: Timeout(900 * 10**9)
+    )
+    cost_ns: Annotated[Timeout, Meta(description="What a role change takes once the node is empty.")] = field(
+        name="cost", default_factory=lambda: Timeout(120 * 10**9)
+    )
+
+
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it."""
 
@@ -103,7 +129,17 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Size | None,
         Meta(description="Prefix cache of each cluster. Left out: as the trace says; without a trace none."),
     ] = field(name="cache", default=None)
+    lease_ns: Annotated[
+        Timeout,
+        Meta(
+            description="How long a cluster with a cache keeps KV that has not landed at home; then it is made again."
+        ),
+    ] = field(name="lease", default_factory=lambda: Timeout(600 * 10**9))
     loss: Annotated[float, Meta(ge=0, lt=1, description="Part of every line that retransmission costs.")] = 0.0
+    prefill: Annotated[
+        Chunked | None, Meta(description="Left out: a prefill node computes one prompt at a time, whole.")
+    ] = None
+    balance: Annotated[Balanced | None, Meta(description="Left out: nodes keep their roles, but for faults.")] = None
     faults: tuple[FaultEntry, ...] = ()
 
     def stream(self, rate: float, draw: Draw, chance: Random) -> Iterator[Arrival]:
@@ -155,9 +191,21 @@ def read_scenario(path: Path, setup: Setup) -> Scenario:
         raise document.error(*explain(error, document.value, Scenario)) from None
     if isinstance(said.arrivals, Bursts) and said.arrivals.length_ns >= said.arrivals.every_ns:
         raise document.error(("arrivals", "length"), "got no less than `every`; expected a shorter burst")
+    if said.balance is not None and (why := unbalanced(setup)):
+        raise document.error(("balance",), why)
     for at, fault in enumerate(said.faults):
         _check(document, at, fault, setup)
     return said
+
+
+def unbalanced(setup: Setup) -> str | None:
+    """Why roles cannot be balanced there."""
+    if len(setup.homes) > 1:
+        return f"got {len(setup.homes)} PD clusters; expected one, since one threshold is tuned"
+    home = setup.clusters[setup.homes[0]]
+    if not home.prefill or not home.decode:
+        return f"{home.name} has {home.prefill} prefill and {home.decode} decode nodes; expected some of each role"
+    return None
 
 
 def _check(document: Document, at: int, fault: FaultEntry, setup: Setup) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prfaas.config.jsonschema import add_defaults, components, schema_text
 from prfaas.sim.answer import CompareAnswer, FindMaxAnswer, SimulateAnswer
-from prfaas.sim.scenario import Bursts, Diurnal, Even, Mmpp, Poisson, Scenario, Users
+from prfaas.sim.scenario import Balanced, Bursts, Diurnal, Even, Mmpp, Poisson, Scenario, Users
 
 
 def simulate_schema() -> str:
@@ -17,7 +17,7 @@ def scenario_schema() -> str:
     """Of the scenario file."""
     (top,), shapes = components(Scenario)
     arrivals = (Poisson, Even, Bursts, Mmpp, Diurnal, Users)
-    add_defaults(shapes, *arrivals)
+    add_defaults(shapes, *arrivals, Balanced, Scenario)
     for shape in arrivals:
         shapes[shape.__name__]["properties"]["kind"]["description"] = "How requests come."
     return schema_text("prfaas scenario file", top, shapes)

@@ -31,6 +31,7 @@ class Tally:
         self.moved = 0
         self.rescued = 0
         self.retried = 0
+        self.expired = 0
         self.copied = 0
         self.copied_bytes = 0
         self.window_ns = window_ns
@@ -58,6 +59,8 @@ class Tally:
             self.series_first[window] += 1
         if not request.counted:
             return
+        if request.source >= 0:
+            self.offloaded += 1
         self.ttft.add(ttft)
         self.whole.add(now_ns - request.arrival_ns)
         tpot = (now_ns - request.first_ns) // (request.output - 1) if request.output > 1 else 0

@@ -5,13 +5,10 @@ It knows what a fault does to nodes, queues and lines. Everybody whose work is l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from prfaas.core.errors import InvariantError
-from prfaas.sim.decode import DecodeNode, DecodePool
 from prfaas.sim.faults import Fault
-from prfaas.sim.nodes import PrefillNode
 from prfaas.sim.request import UNSEEN, Request
 
 if TYPE_CHECKING:
@@ -41,15 +38,18 @@ class Trouble:
         world, at = self.world, self._named(fault.cluster)
         match fault.kind:
             case "node_down":
-                self._switch(now_ns, [world.nodes[at][fault.node]], not begins)
+                self._switch(now_ns, at, [fault.node], not begins)
             case "service_down":
-                self._switch(now_ns, world.nodes[at], not begins)
+                self._switch(now_ns, at, range(world.count(at)), not begins)
             case "slow_node":
-                world.nodes[at][fault.node].slow = fault.factor if begins else 1.0
+                for place in world.places(at, fault.node):
+                    place.slow = fault.factor if begins else 1.0
             case "link":
                 home = self._named(fault.target)
                 link = next(one for one in world.setup.links if (one.source, one.target) == (at, home))
                 bps = fault.bps if begins else round(link.bps * (1 - link.loss))
+                if world.balance is not None:
+                    world.balance.links(now_ns)
                 world.lines[at, home].carries(now_ns, bps)
             case "decode_down":
                 self._switch_decode(now_ns, at, fault.node, not begins)
@@ -57,6 +57,8 @@ class Trouble:
                 self._to_prefill(now_ns, at, fault)
             case "to_decode":
                 self._to_decode(now_ns, at, fault)
+        if world.balance is not None:
+            world.balance.staff(now_ns)
         if world.policy.moves:
             for one in range(len(world.backlogs)):
                 world.seek(now_ns, one)
@@ -64,43 +66,44 @@ class Trouble:
     def _named(self, name: str) -> int:
         return next(at for at, one in enumerate(self.world.setup.clusters) if one.name == name)
 
-    def _switch(self, now_ns: int, nodes: Sequence[PrefillNode], up: bool) -> None:
-        world = self.world
+    def _switch(self, now_ns: int, at: int, numbers: Iterable[int], up: bool) -> None:
+        world, backlog = self.world, self.world.backlogs[at]
         again: list[Request] = []
-        for node in nodes:
-            if node.up == up or node.then is not None:
+        for number in numbers:
+            places = world.places(at, number)
+            if places[0].up == up or places[0].then is not None:
                 continue
-            node.up = up
-            backlog = world.backlogs[node.cluster]
             backlog.nodes += 1 if up else -1
-            if up:
-                world.take_next(now_ns, node)
-            elif (request := node.running) is not None:
-                world.let_go(now_ns, node)
-                if world.caches:
-                    world.caches[node.cluster].drop(request)
-                if request.rescuer >= 0:
-                    request.rescuer = -1
-                    continue
-                if request.flow is not None:
-                    world.lines[node.cluster, request.options[0]].abort(now_ns, request.flow)
-                    request.flow = None
-                again.append(request)
-            else:
-                world.idle[node.cluster].remove(node)
-        self._again(now_ns, nodes[0].cluster, again)
+            for place in places:
+                place.up = up
+            for place in places:
+                if up:
+                    world.take_next(now_ns, place)
+                elif (request := place.running) is None:
+                    world.retire(place)
+                else:
+                    world.let_go(now_ns, place)
+                    if self._lost(now_ns, at, request):
+                        again.append(request)
+        world.roles.without_node(now_ns, at, again)
 
-    def _again(self, now_ns: int, at: int, lost: list[Request]) -> None:
-        """Place who lost a node; and who waits, where no node is left."""
-        backlog = self.world.backlogs[at]
-        if not backlog.nodes:
-            lost += [job for job in backlog.drop_all() if isinstance(job, Request)]
-        for request in lost:
-            self.world.tally.retried += 1
-            self.world.place(now_ns, request)
+    def _lost(self, now_ns: int, at: int, request: Request) -> bool:
+        """What was computed of it is. True: it has to be placed again."""
+        world, home = self.world, request.options[0]
+        if world.caches:
+            world.caches[at].drop(request)
+        if request.rescuer >= 0:
+            request.rescuer = -1
+            return False
+        if request.flow is not None:
+            world.lines[at, home].abort(now_ns, request.flow)
+            request.flow = None
+            if world.caches:
+                world.caches[home].give_up(request)
+        return True
 
     def _switch_decode(self, now_ns: int, at: int, number: int, up: bool) -> None:
-        pool = self._pool(at)
+        pool = self.world.roles.pool(at)
         node = pool.nodes[number]
         if node.then is not None:
             return
@@ -110,58 +113,37 @@ class Trouble:
             return
         for request in pool.lose(node):
             request.first_ns = UNSEEN
-            self.world.tally.retried += 1
-            self.world.place(now_ns, request)
+            self.world.again(now_ns, request)
 
     def _to_prefill(self, now_ns: int, at: int, fault: Fault) -> None:
         """A decode node takes nobody any more; once it is empty, and after what the change costs, it prefills."""
-        world, pool = self.world, self._pool(at)
-        leaving = pool.nodes[fault.node]
-        if not leaving.up:
-            return
+        world = self.world
+        leaving = world.roles.pool(at).nodes[fault.node]
 
         def come(now_ns: int, _: None) -> None:
-            node = PrefillNode(at, len(world.nodes[at]))
-            world.nodes[at].append(node)
-            world.backlogs[at].nodes += 1
-            world.take_next(now_ns, node)
+            world.roles.join_prefill(now_ns, at)
+            self._changed(now_ns)
 
-        def change(now_ns: int) -> None:
-            leaving.then = _done
+        def empty(now_ns: int) -> None:
             world.later(now_ns + fault.until_ns - fault.at_ns, come, None)
 
-        leaving.up, leaving.then = False, change
-        if not leaving.active:
-            change(now_ns)
+        if leaving.up:
+            world.roles.drain_decode(now_ns, leaving, empty)
 
     def _to_decode(self, now_ns: int, at: int, fault: Fault) -> None:
         """The reverse: it ends what it prefills first."""
-        world, pool = self.world, self._pool(at)
-        leaving = world.nodes[at][fault.node]
-        if not leaving.up:
-            return
+        world = self.world
 
         def come(now_ns: int, _: None) -> None:
-            pool.nodes.append(DecodeNode())
-            pool.admit(now_ns)
+            world.roles.join_decode(now_ns, at)
+            self._changed(now_ns)
 
-        def change(now_ns: int) -> None:
-            leaving.then = _done
+        def empty(now_ns: int) -> None:
             world.later(now_ns + fault.until_ns - fault.at_ns, come, None)
 
-        leaving.up, leaving.then = False, change
-        world.backlogs[at].nodes -= 1
-        if leaving.running is None:
-            world.idle[at].remove(leaving)
-            change(now_ns)
-        self._again(now_ns, at, [])
+        if world.places(at, fault.node)[0].up:
+            world.roles.drain_prefill(now_ns, at, fault.node, empty)
 
-    def _pool(self, at: int) -> DecodePool:
-        pool = self.world.pools[at]
-        if pool is None:
-            raise InvariantError(f"{self.world.setup.clusters[at].name} does not decode")
-        return pool
-
-
-def _done(now_ns: int) -> None:
-    """It has left."""
+    def _changed(self, now_ns: int) -> None:
+        if self.world.balance is not None:
+            self.world.balance.staff(now_ns)

@@ -5,7 +5,7 @@ It knows how figures are worded; it computes none.
 
 from __future__ import annotations
 
-from prfaas.sim.answer import CompareAnswer, simulate_answer
+from prfaas.sim.answer import BalanceAnswer, CompareAnswer, simulate_answer
 from prfaas.sim.run import Outcome
 
 
@@ -37,10 +37,27 @@ def simulate_words(outcome: Outcome) -> str:
         f"egress {said.egress_gbps.mean:.2f} Gbps, peak {said.egress_gbps.peak:.2f}; busy: "
         + ", ".join(f"{name} {part:.0%}" for name, part in said.use.items()),
         "decisions: " + ", ".join(f"{reason} {count}" for reason, count in said.decisions.items()),
-        f"moved {said.moved}, prefilled again {said.rescued}, placed again {said.retried}",
+        f"moved {said.moved}, prefilled again {said.rescued}, placed again {said.retried}"
+        + (f"; no room in a cache {said.no_room}" if said.no_room else "")
+        + (f"; KV given up {said.expired}" if said.expired else ""),
         f"{said.events} events in {said.wall_s:.2f} s" + (", interrupted" if said.interrupted else ""),
     ]
+    if said.balance is not None:
+        lines += ["", *_balance_words(said.balance)]
     return "\n".join(lines) + "\n"
+
+
+def _balance_words(said: BalanceAnswer) -> list[str]:
+    looks = ", ".join(f"{why} {count}" for why, count in said.looks.items())
+    lines = [f"balance {said.rule}: {len(said.conversions)} conversions, {said.reversals} undone soon; looks: {looks}"]
+    for one in said.conversions:
+        done = "not done" if one.done_s is None else f"done at {one.done_s:.0f} s"
+        lines.append(
+            f"  {one.at_s:.0f} s: {one.node} to {one.to}, from {one.n_p} prefill and {one.n_d} decode: {one.why}, gain "
+            f"{one.gain:.1%} of which {one.need:.1%} was needed; {done}"
+        )
+    lines += [f"  {one.at_s:.0f} s: threshold {one.before} to {one.tokens} tokens" for one in said.thresholds]
+    return lines
 
 
 def compare_words(said: CompareAnswer) -> str:

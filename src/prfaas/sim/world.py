@@ -20,14 +20,17 @@ from prfaas.core.routing.copying import with_copy_ns
 from prfaas.core.routing.policy import IMPOSSIBLE, Answer, Policy
 from prfaas.core.routing.uplink import Uplink
 from prfaas.sim.arrivals import Arrival
+from prfaas.sim.balance import Balance, BalanceSetup
+from prfaas.sim.costs import remembered
 from prfaas.sim.decode import DecodeNode, DecodePool
 from prfaas.sim.faults import Fault
 from prfaas.sim.line import Line
 from prfaas.sim.nodes import Copy, PrefillNode
 from prfaas.sim.prefixes import Prefixes
 from prfaas.sim.request import UNSEEN, Request
+from prfaas.sim.roles import Roles
 from prfaas.sim.sessions import Sessions
-from prfaas.sim.setup import ClusterSetup, Setup, remembered
+from prfaas.sim.setup import ClusterSetup, Setup
 from prfaas.sim.tally import Tally
 from prfaas.sim.trouble import Trouble
 
@@ -50,6 +53,7 @@ class World:
         faults: Sequence[Fault] = (),
         chance: Random | None = None,
         sessions: Sessions | None = None,
+        balance: BalanceSetup | None = None,
         log: Log | None = None,
     ) -> None:
         self.setup, self.policy, self.tally, self.log = setup, policy, tally, log
@@ -62,9 +66,13 @@ class World:
         self._seq = count()
         self._numbers = count()
         self._arrivals, self._sessions = arrivals, sessions
-        self._duration_ns, self._warmup_ns = duration_ns, warmup_ns
+        self.duration_ns, self._warmup_ns = duration_ns, warmup_ns
         self._chance = chance or Random(0)
         self._build(setup)
+        self.roles = Roles(self)
+        self.balance: Balance | None = None
+        if balance is not None:
+            self.balance = Balance(self, balance)
         Trouble(self).plan(faults)
         self.later(duration_ns, self._mark, None)
         self.later(tally.window_ns, self._sample, tally.window_ns)
@@ -77,10 +85,12 @@ class World:
     def _build(self, setup: Setup) -> None:
         policy = self.policy
         self.backlogs = [Backlog(at, one.name, one.prefill, policy.order) for at, one in enumerate(setup.clusters)]
-        self.nodes = [[PrefillNode(at, n) for n in range(one.prefill)] for at, one in enumerate(setup.clusters)]
-        self.idle = [list(reversed(nodes)) for nodes in self.nodes]
+        self.nodes: list[list[PrefillNode]] = [[] for _ in setup.clusters]
+        self.idle: list[list[PrefillNode]] = [[] for _ in setup.clusters]
+        self.open: list[list[Any]] = [[] for _ in setup.clusters]  # nodes with work and room for more
         self._kv = remembered(setup.kv_bytes)
-        self.caches = [Prefixes(setup.cache) for _ in setup.clusters] if setup.cache else []
+        self.caches = [self.cache(setup) for _ in setup.clusters] if setup.cache else []
+        self._lease_ns = setup.cache.lease_ns if setup.cache else 0
         self.pools = [self._pool(one) for one in setup.clusters]
         self.lines: dict[tuple[int, int], Line] = {}
         for link in setup.links:
@@ -103,12 +113,64 @@ class World:
         self._to_homes = [line for (_, to), line in self.lines.items() if to in homes]
         self._shares = [setup.clusters[home].share for home in homes]
         self._prefill = [one.prefill_ns if one.prefill else None for one in setup.clusters]
+        for at, one in enumerate(setup.clusters):
+            for _ in range(one.prefill):
+                self.add_node(at)
+            self.idle[at].reverse()
 
     def _pool(self, one: ClusterSetup) -> DecodePool | None:
         if not one.decode:
             return None
         plan = self._plan_decode
         return DecodePool(one.decode, one.batch, one.memory, one.step_ns, one.flat_step_ns, self.setup.kv_bytes, plan)
+
+    def sources(self, home: int) -> tuple[int, ...]:
+        """The clusters that prefill for `home`, besides itself."""
+        return self._options[home][1:]
+
+    # -- what `chunked` does otherwise
+
+    def add_node(self, at: int) -> list[PrefillNode]:
+        """One more, without work: its places for prompts."""
+        node = PrefillNode(at, len(self.nodes[at]))
+        self.nodes[at].append(node)
+        self.idle[at].append(node)
+        return [node]
+
+    def places(self, at: int, number: int) -> list[PrefillNode]:
+        """The places for prompts of node `number`."""
+        return [self.nodes[at][number]]
+
+    def count(self, at: int) -> int:
+        """How many prefill nodes there ever were."""
+        return len(self.nodes[at])
+
+    def retire(self, node: PrefillNode) -> None:
+        """It has no work, and gets none."""
+        self.idle[node.cluster].remove(node)
+
+    def beside(self, at: int) -> PrefillNode:
+        """Of the `open` nodes: a place beside others' work."""
+        raise InvariantError("nodes without chunks hold one prompt")
+
+    def cache(self, setup: Setup) -> Prefixes:
+        """Of one cluster."""
+        assert setup.cache is not None
+        return Prefixes(setup.cache)
+
+    def promise(self, node: PrefillNode, end_ns: int) -> None:
+        """Policies see that it will have work until then."""
+        node.expected_ns = end_ns
+        self.backlogs[node.cluster].started(end_ns)
+
+    def promised(self, at: int) -> tuple[list[int], int]:
+        """When each node of a cluster that has work will be done, and how many take work."""
+        nodes = self.nodes[at]
+        return sorted(node.expected_ns for node in nodes if node.running is not None), sum(node.up for node in nodes)
+
+    def withdraw(self, node: PrefillNode) -> None:
+        """What was promised is over."""
+        self.backlogs[node.cluster].ended(node.expected_ns)
 
     @property
     def closed(self) -> bool:
@@ -130,10 +192,9 @@ class World:
 
     def validate(self) -> None:
         """Raises InvariantError when something is in two places, or beyond what there is."""
-        for backlog, nodes in zip(self.backlogs, self.nodes, strict=True):
+        for at, (backlog, nodes) in enumerate(zip(self.backlogs, self.nodes, strict=True)):
             backlog.validate()
-            running = sorted(node.expected_ns for node in nodes if node.running is not None)
-            if running != backlog.ends or backlog.nodes != sum(node.up for node in nodes):
+            if self.promised(at) != (backlog.ends, backlog.nodes):
                 raise InvariantError(f"{backlog.name} does not know its nodes")
             if len(backlog) and any(node.up and node.running is None for node in nodes):
                 raise InvariantError(f"work waits on {backlog.name} beside an idle node")
@@ -148,7 +209,7 @@ class World:
 
     def _come(self, now_ns: int) -> None:
         arrival = next(self._arrivals, None)
-        if arrival is None or arrival.at_ns >= self._duration_ns:
+        if arrival is None or arrival.at_ns >= self.duration_ns:
             return
         heappush(self._heap, (arrival.at_ns, next(self._seq), self._arrived, arrival))
 
@@ -172,6 +233,8 @@ class World:
                 prefills[at] = cost(tokens, tokens)
             if at != home:
                 crossing[at] = kv_bytes
+        if self.balance is not None:
+            self.balance.measured.arrived(now_ns, uncached[home], tokens)
         self.alive += 1
         self.tally.came(now_ns)
         if arrival.session < 0:
@@ -217,9 +280,13 @@ class World:
         backlog = self.backlogs[at]
         if self.log is not None:
             self.log(now_ns, request.number, backlog.name, answer.reason, answer.scores)
-        if self.idle[at] and not len(backlog):
-            self._start(now_ns, self.idle[at].pop(), request)
-            return
+        if not len(backlog):
+            if self.idle[at]:
+                self._start(now_ns, self.idle[at].pop(), request)
+                return
+            if self.open[at]:
+                self._start(now_ns, self.beside(at), request)
+                return
         backlog.push(request)
         if self.policy.moves:
             for other in request.options:
@@ -247,12 +314,11 @@ class World:
         if copied is None:
             return False
         whole, source, kv_bytes = copied
-        node.expected_ns = now_ns + whole
-        self.backlogs[at].started(node.expected_ns)
         self.tally.copied += 1
         self.tally.copied_bytes += kv_bytes
-        length = tokens - request.uncached[source]
-        node.copy = self.lines[source, at].send(now_ns, Copy(node, request, length), kv_bytes)
+        copy = Copy(node, request, tokens - request.uncached[at], tokens - request.uncached[source])
+        node.copy = self.lines[source, at].send(now_ns, copy, kv_bytes)
+        self.promise(node, now_ns + whole)
         return True
 
     def _copied(self, now_ns: int, copy: Copy) -> None:
@@ -262,8 +328,8 @@ class World:
             return
         node.copy = None
         at = node.cluster
-        self.caches[at].take(request, copy.length)
-        self.backlogs[at].ended(node.expected_ns)
+        self.caches[at].take(request, copy.had, copy.length)
+        self.withdraw(node)
         self._look(request)
         self._compute(now_ns, node, request)
 
@@ -288,14 +354,15 @@ class World:
             request.flow = line.start(now_ns, request, request.kv_bytes[at], node.end_ns - now_ns)
 
     def _resume(self, request: Request, at: int) -> None:
-        """Prefill time and bytes to send, by what is cached now."""
-        cost = self._prefill[at]
+        """Prefill time and bytes to send, by what the caches give now, which may not be what they had before."""
+        cost, tokens, uncached = self._prefill[at], request.tokens, request.uncached
         assert cost is not None
-        request.prefill_ns[at] = cost(request.uncached[at], request.tokens)
+        uncached[at] = tokens - self.caches[at].begin(request)
+        request.prefill_ns[at] = cost(uncached[at], tokens)
         home = request.options[0]
         if at != home:
-            request.kv_bytes[at] = self._kv(request.uncached[home])
-        self.caches[at].begin(request)
+            uncached[home] = tokens - self.caches[home].expect(request)
+            request.kv_bytes[at] = self._kv(uncached[home])
 
     def _prefilled(self, now_ns: int, node: PrefillNode) -> None:
         request = node.running
@@ -304,7 +371,10 @@ class World:
         self.let_go(now_ns, node)
         at, home = node.cluster, request.options[0]
         if self.caches:
-            self.caches[at].end(request)
+            if at == home:
+                self.caches[at].end(request)
+            else:
+                self.caches[at].ship(now_ns, request)
         if request.counted:
             self.tally.cached_tokens += request.tokens - request.uncached[at]
             self.tally.prompt_tokens += request.tokens
@@ -313,11 +383,11 @@ class World:
                 self._unstick(now_ns, request)
                 self.tally.rescued += 1
             request.done_ns = now_ns
-            request.away = False
+            request.source = -1
             self._landed(now_ns, request)
         else:
             request.done_ns = now_ns
-            request.away = True
+            request.source = at
             line = self.lines[at, home]
             assert request.flow is not None
             if line.finish(now_ns, request.flow):
@@ -325,10 +395,10 @@ class World:
                 heappush(self._heap, (now_ns + line.uplink.rtt_ns, next(self._seq), self._landed, request))
             else:
                 self.backlogs[at].stuck[home][request.number] = request
+                if self.caches:
+                    self.later(now_ns + self._lease_ns, self._lease_over, at)
                 if self.policy.moves and self.idle[home] and node.up:
                     self.seek(now_ns, home)
-            if request.counted:
-                self.tally.offloaded += 1
         if node.up:
             self.take_next(now_ns, node)
         elif node.then is not None:
@@ -370,19 +440,51 @@ class World:
                 self.caches[node.cluster].drop(request)
             if node.up:
                 self.take_next(now_ns, node)
+            elif node.then is not None:
+                node.then(now_ns)
 
     def _unstick(self, now_ns: int, request: Request) -> None:
         """Its KV need not cross any more."""
         home = request.options[0]
         for at in request.options[1:]:
             if self.backlogs[at].stuck[home].pop(request.number, None) is not None:
-                assert request.flow is not None
-                self.lines[at, home].abort(now_ns, request.flow)
+                self._cross_no_more(now_ns, at, request)
         request.flow, request.rescuer = None, -1
+
+    def _cross_no_more(self, now_ns: int, at: int, request: Request) -> None:
+        """Its KV, which was on its way from there, is not wanted, or not there, any more."""
+        home = request.options[0]
+        assert request.flow is not None
+        self.lines[at, home].abort(now_ns, request.flow)
+        request.flow = None
+        if self.caches:
+            self.caches[at].landed(request)
+            self.caches[home].give_up(request)
+
+    def _lease_over(self, now_ns: int, at: int) -> None:
+        """Who holds KV for others frees what has not landed in time: it is made again, unless it is already."""
+        for number in self.caches[at].expire(now_ns):
+            for stuck in self.backlogs[at].stuck.values():
+                request = stuck.pop(number, None)
+                if request is None:
+                    continue
+                assert isinstance(request, Request)
+                self._cross_no_more(now_ns, at, request)
+                self.tally.expired += 1
+                if request.rescuer >= 0:
+                    request.rescuer = -1
+                else:
+                    self.again(now_ns, request)
+
+    def again(self, now_ns: int, request: Request) -> None:
+        """It lost what was computed of it, or the node that it waited for."""
+        self.tally.retried += 1
+        self.place(now_ns, request)
 
     def _landed(self, now_ns: int, request: Request) -> None:
         request.landed_ns = now_ns
-        if self.caches and request.away:
+        if self.caches and request.source >= 0:
+            self.caches[request.source].landed(request)
             self.caches[request.options[0]].receive(request)
         pool = self.pools[request.options[0]]
         assert pool is not None
@@ -394,6 +496,8 @@ class World:
         for request in ended:
             self.alive -= 1
             self.tally.finished(now_ns, request)
+            if self.balance is not None:
+                self.balance.measured.ended(now_ns, request.output)
             if request.session >= 0:
                 self._ask_again(now_ns, request)
         if node.then is not None and not node.active:
@@ -402,7 +506,7 @@ class World:
     def _ask_again(self, now_ns: int, request: Request) -> None:
         assert self._sessions is not None
         arrival = self._sessions.after(now_ns, request)
-        if arrival.at_ns < self._duration_ns:
+        if arrival.at_ns < self.duration_ns:
             self.later(arrival.at_ns, self._arrived, arrival)
 
     # -- nodes that look for work
@@ -468,7 +572,7 @@ class World:
             line.book(now_ns)
         sent = sum(line.total for line in self._to_homes)
         self.tally.series.append((now_ns, [len(backlog) for backlog in self.backlogs], sent))
-        if now_ns + window_ns <= self._duration_ns:
+        if now_ns + window_ns <= self.duration_ns:
             self.later(now_ns + window_ns, self._sample, window_ns)
 
     def _mark(self, now_ns: int, _: None) -> None:

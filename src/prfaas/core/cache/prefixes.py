@@ -150,6 +150,18 @@ class PrefixPool:
         self.hit_tokens += cached * size
         return Grant(cached * size, depth * size, need)
 
+    def progress(
+        self,
+        request: Hashable,
+        chain: Sequence[int],
+        tokens: int,
+        snapshots: Iterable[int] = (),
+        spare: Iterable[int] = (),
+    ) -> Kept:
+        """Of the work of `request`, which goes on, the first `tokens` tokens are done: others may use them already. As
+        `end`, but it keeps its blocks, and what it made is pinned. With state only what a snapshot needs."""
+        return self._finish(self._working_job(request), chain, tokens, snapshots, spare, over=False)
+
     def end(
         self,
         request: Hashable,
