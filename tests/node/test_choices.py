@@ -259,8 +259,8 @@ async def test_a_deadline_ends_all_choices(node: Node) -> None:
 async def test_an_engine_that_tells_nothing_is_no_500(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     generate = DerivedEngine.generate
 
-    async def silent(self: Any, tokens: Any, sampling: Any, landed: Any) -> Any:
-        async for token in generate(self, tokens, sampling, landed):
+    async def silent(self: Any, tokens: Any, sampling: Any, landed: Any, reuse: Any) -> Any:
+        async for token in generate(self, tokens, sampling, landed, reuse):
             yield replace(token, logprobs=None, prompt=())
 
     monkeypatch.setattr(DerivedEngine, "generate", silent)

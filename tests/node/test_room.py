@@ -8,25 +8,25 @@ from dataclasses import replace
 import pytest
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
-from prfaas.core.cache.pool import BlockPool
 from prfaas.core.errors import ConfigError
 from prfaas.engine.node.capacity import within_memory
 from prfaas.engine.node.identity import NodeLimits
+from prfaas.engine.node.prefixes import Prefixes, Wanted
 from prfaas.engine.node.room import Room
 from prfaas.testing.noderig import LIMITS, Rig
 
 
 async def test_slots_and_blocks_together() -> None:
-    room = Room(BlockPool(4, 16), 2, 10)
-    await room.enter("a", 16)
-    await room.enter("b", 16)
-    third = asyncio.create_task(room.enter("c", 32))
+    room = Room(Prefixes(None, 16, 4), 4, 2, 10)
+    await room.enter("a", Wanted(16))
+    await room.enter("b", Wanted(16))
+    third = asyncio.create_task(room.enter("c", Wanted(32)))
     await asyncio.sleep(0)
     assert (room.waiting, room.blocks_in_use, room.usage) == (1, 2, 0.5)
     room.leave_slot("a")  # its blocks are held on, as while a transfer drains
     await third
     assert room.blocks_in_use == 4
-    fourth = asyncio.create_task(room.enter("d", 16))
+    fourth = asyncio.create_task(room.enter("d", Wanted(16)))
     await asyncio.sleep(0)
     room.leave("b")
     await fourth
@@ -34,6 +34,7 @@ async def test_slots_and_blocks_together() -> None:
     for owner in ("a", "c", "d", "d"):
         room.leave(owner)
     assert room.blocks_in_use == 0
+    room.validate()
 
 
 def test_memory_to_blocks() -> None:

@@ -12,18 +12,23 @@ from typing import Protocol
 
 from prfaas.core.cache.layout import KVLayout
 from prfaas.core.transfer.extent import Extent
+from prfaas.engine.reuse import Reuse
 from prfaas.transport.base import LandedKV
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine can take. Tokens; `kv_blocks` of `block_tokens` tokens each bound all sequences together."""
+    """What an engine can take. Tokens; `kv_blocks` of `block_tokens` tokens each bound all sequences together.
+
+    `copies_prefix`: a sequence that resumes from a prefix works on a copy of it, and takes room for that.
+    """
 
     max_model_len: int
     max_sequences: int
     vocab_size: int
     block_tokens: int
     kv_blocks: int
+    copies_prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +107,20 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop all sequences and free everything."""
 
-    async def prefill(self, tokens: Sequence[int], sink: KVSink) -> None:
+    async def prefill(self, tokens: Sequence[int], sink: KVSink, reuse: Reuse | None = None) -> None:
         """Compute the KV of `tokens` (the caller already dropped the last one: always N-1), chunk by chunk, into
-        `sink`.
+        `sink`. What `reuse` resumes from goes there first, and is not computed.
 
         Cancelling the awaiting task stops the work at the next layer or chunk; no `put` comes after it returned.
         """
 
     def generate(
-        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
+        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None
     ) -> AsyncGenerator[Token, None]:
-        """Answer `tokens`. With `landed` (length N-1) only the last token is computed, else all of them, by the same
-        N-1 + 1 split, so that both ways give the same tokens in float32. With `max_tokens` 0 the prompt is scored and
-        one Token comes, `NO_TOKEN`, which has its logprobs. Prompt logprobs and `landed` exclude each other.
+        """Answer `tokens`. With `landed` (length N-1) only the last token is computed, else all of them but those that
+        `reuse` resumes from, by the same N-1 + 1 split, so that all ways give the same tokens in float32. With
+        `max_tokens` 0 the prompt is scored and one Token comes, `NO_TOKEN`, which has its logprobs. Prompt logprobs,
+        `landed` and a prefix exclude each other.
 
         Closing the generator stops the work. The engine copies what it needs of `landed` before the first token.
         """

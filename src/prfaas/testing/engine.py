@@ -13,7 +13,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
 from prfaas.core.transfer.extent import Extent, needed
 from prfaas.engine.base import NO_TOKEN, KVSink, Limits, Logprobs, Sampling, Token
+from prfaas.engine.emulated import kept
 from prfaas.engine.emulated.derive import Chain, Letters, deviations, kv
+from prfaas.engine.reuse import Reuse, spec_of
 from prfaas.transport.base import LandedKV
 
 PARTS = (
@@ -38,7 +40,7 @@ class DerivedEngine:
     """`answer`: the ids of every answer, before an end mark; None derives printable ids from all tokens so far.
 
     `before_chunk(start)` and `before_token(index)` are awaited before a prefill chunk and before each token: a test may
-    wait or raise there. `seen` counts what was called.
+    wait or raise there. `seen` counts what was called, `computed` tokens of prompts that no prefix held.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class DerivedEngine:
         self.before_token: Callable[[int], Awaitable[None]] = _go_on
         self.before_start: Callable[[int], Awaitable[None]] = _go_on
         self.seen = {"prefill": 0, "landed": 0, "alone": 0}
+        self.computed = 0
         self.running = 0
         self._chunk_tokens = chunk_tokens
+        self._spec = spec_of(self.layout, limits.block_tokens)
 
     async def start(self) -> None:
         """Ready at once, unless `before_start` waits."""
@@ -67,17 +71,20 @@ class DerivedEngine:
     async def close(self) -> None:
         """Nothing to free."""
 
-    async def prefill(self, tokens: Sequence[int], sink: KVSink) -> None:
-        """Rows chunk by chunk, layer by layer, the state at the end."""
+    async def prefill(self, tokens: Sequence[int], sink: KVSink, reuse: Reuse | None = None) -> None:
+        """Rows chunk by chunk, layer by layer, the state at the end. What a prefix holds goes likewise, at once."""
         self.seen["prefill"] += 1
         self.running += 1
+        reuse, chain, done = reuse or Reuse(keeps=False), Chain(tokens), 0
         try:
+            kept.check(reuse, chain, self._spec)
             wanted = {(e.layer, e.part): e for e in needed(self.layout, len(tokens))}
-            chain = Chain(tokens)
             for start in range(0, len(tokens), self._chunk_tokens):
-                await self.before_chunk(start)
-                await asyncio.sleep(0)
                 stop = min(start + self._chunk_tokens, len(tokens))
+                if stop > reuse.tokens:
+                    await self.before_chunk(start)
+                    await asyncio.sleep(0)
+                    self.computed += stop - max(start, reuse.tokens)
                 for part in self.layout.parts:
                     if part.kind is PartKind.STATE:
                         if stop == len(tokens):
@@ -87,19 +94,25 @@ class DerivedEngine:
                     if first < stop:
                         extent = Extent(part.layer, part.name, first, stop, (0, part.shape[0]))
                         sink.put(extent, memoryview(kv(part, chain, first, stop, len(tokens))))
+                done = stop
         finally:
             self.running -= 1
+            kept.leave(reuse, chain, self._spec, max(done, reuse.tokens))
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
+        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None
     ) -> AsyncGenerator[Token, None]:
         """Raises WrongKV unless `landed` is exactly the KV of all tokens but the last."""
         self.seen["alone" if landed is None else "landed"] += 1
         self.running += 1
+        reuse, chain, made, right = reuse or Reuse(keeps=False), Chain(tokens), 0, False
         try:
-            chain, made = Chain(tokens), 0
+            kept.check(reuse, chain, self._spec)
             if landed is not None:
                 self._check(chain, landed)
+            else:
+                self.computed += len(tokens) - 1 - reuse.tokens
+            right = True
             prompt = _prompt_logprobs(chain, tokens, sampling.prompt_logprobs)
             while True:
                 await self.before_token(made)
@@ -119,6 +132,8 @@ class DerivedEngine:
                 prompt = ()
         finally:
             self.running -= 1
+            if right:
+                kept.leave(reuse, chain, self._spec, chain.length - 1)
 
     def _next(self, chain: Chain, made: int, sampling: Sampling) -> int:
         if self.answer is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,6 +194,7 @@ class Rig:
         transport: Transport | None = None,
         engine: DerivedEngine | None = None,
         port: int = 0,
+        prefill_ns: Sequence[tuple[int, int]] = (),
     ) -> Node:
         epoch = epoch or Epoch(time.time_ns())
         cluster = ClusterName("far" if role == "prefill" else "home")
@@ -204,7 +205,8 @@ class Rig:
         peer = await transport.listen("127.0.0.1", 0)
         identity = Identity(NodeName(name), cluster, role, epoch, MODEL, (peer,))
         engine = engine or DerivedEngine(limits)
-        server = NodeServer(engine, Text.load(self.directory), transport, identity, node_limits, SECRET, metrics)
+        text = Text.load(self.directory)
+        server = NodeServer(engine, text, transport, identity, node_limits, SECRET, metrics, prefill_ns=prefill_ns)
         self.stack.push_async_callback(server.close)
         starting = asyncio.create_task(server.start("127.0.0.1", port))
         if wait:
@@ -227,7 +229,7 @@ class Rig:
             assert node.engine.running == 0
             room = node.server._room
             if room is not None:
-                room._pool.validate()
+                room.validate()
                 assert room.waiting == 0
                 assert not room._slots
                 for metric in ("prfaas_blocks_in_use", "prfaas_transfers_in_use"):

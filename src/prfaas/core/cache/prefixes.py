@@ -55,16 +55,19 @@ class PrefixPool:
     until it is used again, as are those before it, unless other prefixes go on from there: a conversation resumes at
     its end, and a long one must not fill the pool.
 
+    `tells`: `changes` says which blocks hold a prefix, for who keeps bytes by block number.
+
     Counters since the start: `asked_tokens` and `hit_tokens` of requests that began, `refused` (no room).
     """
 
-    def __init__(self, spec: PoolSpec, capacity_blocks: int, *, supersede: bool = True) -> None:
+    def __init__(self, spec: PoolSpec, capacity_blocks: int, *, supersede: bool = True, tells: bool = False) -> None:
         if capacity_blocks < 1:
             raise LocalError(f"capacity_blocks: got {capacity_blocks}; expected at least 1")
         self.spec = spec
         self.supersede = supersede
         self.asked_tokens = self.hit_tokens = self.refused = 0
         self._store = Store(spec, capacity_blocks)
+        self._store.moves = [] if tells else None
         self._jobs: dict[Hashable, _Job] = {}
         self._leases: list[tuple[int, int, Hashable]] = []
         self._handed_over = 0
@@ -119,9 +122,14 @@ class PrefixPool:
         _, depth, resume = follow(self._store.root, chain, min(len(chain), tokens // size))
         return (resume.stop if self.spec.stateful else depth) * size
 
-    def begin(self, request: Hashable, chain: Sequence[int], tokens: int) -> Grant | None:
+    def begin(
+        self, request: Hashable, chain: Sequence[int], tokens: int, *, more: int = 0, copies: int = 0
+    ) -> Grant | None:
         """Pins the usable prefix of `chain` and reserves working blocks for the rest of `tokens` tokens (the chain's,
         and those that are still to be made) and, where the model has state, for the running state.
+
+        `more`: blocks beside these. `copies`: how often the request holds its prefix once more, in blocks of its own
+        (an engine whose sequences are contiguous); a prefix for which that leaves no room is used in part, or not.
 
         None when there is no room now: nothing has changed. Whoever `can_ever` will get room when others end, if need
         be without the prefix (`cached_tokens` is 0 when its snapshot would not fit beside the request). Raises
@@ -132,12 +140,20 @@ class PrefixPool:
         spec, store = self.spec, self._store
         size = spec.block_tokens
         node, depth, resume = follow(store.root, chain, min(len(chain), tokens // size))
-        at = resume if spec.snapshot_blocks else store.end_at(node, depth)
         room = -(-tokens // size)
-        if at.state is not None and room + 2 * spec.snapshot_blocks > store.capacity_blocks:
-            at = store.root  # never room for the request, its state and the snapshot: it would wait for ever
+        left = store.capacity_blocks - room - more - 2 * spec.snapshot_blocks
+        if spec.snapshot_blocks:
+            at = resume
+            if at.state is not None and copies * at.stop > left:
+                at = store.root  # never room for the request, its state and the snapshot: it would wait for ever
+        else:
+            stop = depth
+            if copies and copies * depth > left:
+                stop = max(0, left // copies)
+                node = follow(store.root, chain, stop)[0]
+            at = store.end_at(node, stop)
         cached = at.stop
-        need = room - cached + spec.snapshot_blocks
+        need = room + (copies - 1) * cached + spec.snapshot_blocks + more
         store.pin(at)
         if not store.make_room(need):
             store.unpin(at)
@@ -231,21 +247,27 @@ class PrefixPool:
         if job is not None:
             self._release(job)
 
-    def insert(self, chain: Sequence[int], tokens: int, snapshots: Iterable[int] = ()) -> Kept:
-        """Stores a prefix that came from elsewhere: as much of it, from its start, as there is room for."""
+    def insert(
+        self, chain: Sequence[int], tokens: int, snapshots: Iterable[int] = (), spare: Iterable[int] = ()
+    ) -> Kept:
+        """Stores a prefix that came from elsewhere: as much of it, from its start, as there is room for.
+
+        `snapshots` and `spare` as in `end`.
+        """
         store, size = self._store, self.spec.block_tokens
         limit = min(len(chain), tokens // size)
         node, depth, _ = follow(store.root, chain, limit)
         stops = self._stops(snapshots, 0, limit) if self.spec.stateful else []
+        cold = self._stops(spare, 0, limit) if self.spec.stateful else []
         at = store.end_at(node, depth)
         store.pin(at)
         limit = min(limit, depth + max(0, store.room - self.spec.snapshot_blocks))
         if self.spec.stateful:
-            stops = [stop for stop in stops if stop <= limit]
-            limit = max([depth, *stops])
+            stops, cold = ([stop for stop in some if stop <= limit] for some in (stops, cold))
+            limit = max([depth, *stops, *cold])
         store.make_room(limit - depth)
         job = _Job(at, store.lend(limit - depth), limit)
-        kept = self._keep(job, chain, limit, stops, (), over=True)
+        kept = self._keep(job, chain, limit, stops, cold, over=True)
         store.unpin(job.node)
         return kept
 
@@ -266,6 +288,18 @@ class PrefixPool:
                 found.append(at.stop * size)
             at = at.parent
         return found[::-1]
+
+    def changes(self) -> dict[int, bool]:
+        """Of each block that became part of a stored prefix, or ceased to be, since the last call: whether it is now.
+
+        Raises LocalError for a pool that does not tell.
+        """
+        moves = self._store.moves
+        if moves is None:
+            raise LocalError("this pool does not tell what changed")
+        found = {move if move >= 0 else ~move: move >= 0 for move in moves}
+        moves.clear()
+        return found
 
     # Requests.
 

@@ -23,7 +23,8 @@ LRU."""
 class Store:
     """Prefixes and snapshots in `capacity_blocks` blocks, less those that are `lent` to requests.
 
-    Counters: `stored_blocks` (became prefix blocks), `evicted_blocks`. `tick` counts uses.
+    Counters: `stored_blocks` (became prefix blocks), `evicted_blocks`. `tick` counts uses. `moves`, unless None: every
+    block number that was stored, and ~number of every one that was evicted, in order.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Store:
         "evicted_blocks",
         "free",
         "lent",
+        "moves",
         "nodes",
         "pinned",
         "root",
@@ -50,6 +52,7 @@ class Store:
         self.ages = Ages(_snapshot_may_go if spec.stateful else _leaf_may_go)
         self.lent = self.pinned = self.nodes = self.tick = 0
         self.stored_blocks = self.evicted_blocks = 0
+        self.moves: list[int] | None = None
         self._serial = 0
 
     @property
@@ -80,6 +83,8 @@ class Store:
         The new end."""
         self.lent -= len(blocks)
         self.stored_blocks += len(blocks)
+        if self.moves is not None:
+            self.moves += blocks
         if at.state is None and not at.children and at.pins == 0 and at is not self.root:
             at.ids += ids
             at.blocks += blocks
@@ -152,9 +157,14 @@ class Store:
         del parent.children[node.ids[0]]
         node.parent = None
         self.nodes -= 1
-        self.evicted_blocks += len(node.blocks)
-        self.free.give(node.blocks)
+        self._evict(node.blocks)
         return parent
+
+    def _evict(self, blocks: list[int]) -> None:
+        self.evicted_blocks += len(blocks)
+        self.free.give(blocks)
+        if self.moves is not None:
+            self.moves += [~number for number in blocks]
 
     def make_room(self, blocks: int) -> bool:
         """Evicts until `blocks` are free; False, and nothing done, when so many cannot be."""
@@ -176,10 +186,9 @@ class Store:
                 raise InvariantError("no block may go, but room was promised")
             size = len(node.ids)
             if missing < size:
-                self.free.give(node.blocks[size - missing :])
+                self._evict(node.blocks[size - missing :])
                 del node.ids[size - missing :], node.blocks[size - missing :]
                 node.stop -= missing
-                self.evicted_blocks += missing
                 return
             missing -= size
             parent = self._remove(node)
@@ -198,8 +207,7 @@ class Store:
 
     def _evict_snapshot(self, node: Node) -> None:
         assert node.state is not None
-        self.free.give(node.state)
-        self.evicted_blocks += len(node.state)
+        self._evict(node.state)
         node.state = None
         self._tidy(node)
 
@@ -253,6 +261,8 @@ class Store:
         at.state = state = self.free.take(self.snapshot_blocks)
         at.used = age
         self.stored_blocks += self.snapshot_blocks
+        if self.moves is not None:
+            self.moves += state
         if at.pins:
             self.pinned += self.snapshot_blocks
         else:

@@ -49,6 +49,14 @@ class Chain:
         """Tokens."""
         return len(self._words) // _WORD
 
+    @property
+    def tokens(self) -> array[int]:
+        """All of them."""
+        words = array("I", bytes(self._words))
+        if sys.byteorder == "big":
+            words.byteswap()
+        return words
+
     def append(self, token: int) -> None:
         """One token more."""
         self._words += token.to_bytes(_WORD, "little")

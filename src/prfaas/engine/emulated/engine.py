@@ -7,12 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from prfaas.core.cache.layout import KVLayout
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.engine.base import KVSink, Limits, Sampling, Token
+from prfaas.engine.emulated import kept
 from prfaas.engine.emulated.answer import Answer
 from prfaas.engine.emulated.batch import Batch
 from prfaas.engine.emulated.derive import Chain, Letters, deviations
 from prfaas.engine.emulated.device import Device, closing
 from prfaas.engine.emulated.faults import Faults
 from prfaas.engine.emulated.prefill import HeldBack, Pace, Prefill, flipped
+from prfaas.engine.reuse import Reuse, spec_of
 from prfaas.model.profile import Profile
 from prfaas.transport.base import LandedKV
 
@@ -38,6 +40,7 @@ class EmulatedEngine:
         overlap: bool = True,
     ) -> None:
         self.layout, self.limits = layout, limits
+        self._spec = spec_of(layout, limits.block_tokens)
         self.faults = faults or Faults()
         self._profile, self._letters = profile, letters
         self._time_scale, self._chunk_tokens, self._overlap = time_scale, chunk_tokens, overlap
@@ -60,35 +63,38 @@ class EmulatedEngine:
         self._device.close()
         await self._batch.close(closing())
 
-    async def prefill(self, tokens: Sequence[int], sink: KVSink) -> None:
+    async def prefill(self, tokens: Sequence[int], sink: KVSink, reuse: Reuse | None = None) -> None:
         """KV of `tokens` into `sink`, at the profile's pace. Raises what `put` raises; EmulatedFailure when told to."""
         self._check(tokens, self.limits.max_model_len - 1)
+        reuse = reuse or Reuse(keeps=False)
         self._running += 1
         try:
             if self._overlap:
-                await self._compute(Chain(tokens), len(tokens), sink, self._pace())
+                await self._compute(Chain(tokens), len(tokens), sink, self._pace(), reuse)
                 return
             held = HeldBack()
-            await self._compute(Chain(tokens), len(tokens), held, self._pace())
+            await self._compute(Chain(tokens), len(tokens), held, self._pace(), reuse)
             held.release(sink)
         finally:
             self._running -= 1
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
+        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None
     ) -> AsyncGenerator[Token, None]:
         """Answer `tokens`. With KV that is not theirs it is another answer than without."""
         self._check(tokens, self.limits.max_model_len - (sampling.max_tokens > 0))
         if not tokens or sampling.max_tokens < (sampling.prompt_logprobs is None):
             raise RequestError("expected at least one prompt token and max_tokens of 1 or more", code="invalid_value")
+        reuse = reuse or Reuse(keeps=False)
         self._running += 1
         answer: Answer | None = None
+        chain, deviation = Chain(tokens), b""
         try:
-            pace, chain, deviation = self._pace(), Chain(tokens), b""
+            pace = self._pace()
             if landed is not None:
                 deviation = await self._look(chain, landed, pace)
             elif len(tokens) > 1:
-                await self._compute(chain, len(tokens) - 1, None, pace)
+                await self._compute(chain, len(tokens) - 1, None, pace, reuse)
             await pace.point("decode:first")
             most = self.limits.max_model_len - len(tokens)
             answer = Answer(chain, sampling, self._letters, deviation, most, pace, self._batch.kick)
@@ -108,10 +114,14 @@ class EmulatedEngine:
             if answer is not None:
                 self._batch.leave(answer)
                 answer.leave()
+                if not deviation:
+                    kept.leave(reuse, chain, self._spec, chain.length - 1)
 
-    async def _compute(self, chain: Chain, length: int, sink: KVSink | None, pace: Pace) -> None:
+    async def _compute(self, chain: Chain, length: int, sink: KVSink | None, pace: Pace, reuse: Reuse) -> None:
+        """Leaves what was computed when it ends before its time, too."""
+        kept.check(reuse, chain, self._spec)
         self._order += 1
-        await Prefill(
+        work = Prefill(
             self.layout,
             self._profile,
             self._time_scale,
@@ -122,7 +132,12 @@ class EmulatedEngine:
             self._order,
             pace,
             self._device,
-        ).run()
+            reuse.tokens,
+        )
+        try:
+            await work.run()
+        finally:
+            kept.leave(reuse, chain, self._spec, work.done)
 
     async def _look(self, chain: Chain, landed: LandedKV, pace: Pace) -> bytes:
         """What is wrong with the KV that arrived: b"" when nothing is."""

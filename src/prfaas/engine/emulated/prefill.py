@@ -72,7 +72,10 @@ class HeldBack:
 
 @dataclass(slots=True)
 class Prefill:
-    """The first `length` tokens of `chain`, into `sink` if there is one. `order`: of arrival; lower ones go first."""
+    """The first `length` tokens of `chain`, into `sink` if there is one. `order`: of arrival; lower ones go first.
+
+    The first `cached` of them take no time. `done`: tokens whose KV is there.
+    """
 
     layout: KVLayout
     profile: Profile
@@ -84,17 +87,32 @@ class Prefill:
     order: int
     pace: Pace
     device: Device
+    cached: int = 0
+    done: int = 0
 
     async def run(self) -> None:
         """Returns when all is computed and handed over."""
         pace = self.pace
         await pace.point("prefill:start")
         ready_ns = loop_now_ns()
-        for index, start in enumerate(range(0, self.length, self.chunk_tokens)):
+        self.done = self.cached
+        if self.cached:
+            for layer in self.layout.layers():
+                await self._hand_over(self.layout.of_layer(layer), 0, self.cached)
+        for index, start in enumerate(self._starts()):
             if await pace.point(f"prefill:chunk:{index}"):
                 ready_ns = loop_now_ns()
-            ready_ns = await self._chunk(start, min(start + self.chunk_tokens, self.length), ready_ns)
+            stop = min((start // self.chunk_tokens + 1) * self.chunk_tokens, self.length)
+            ready_ns = await self._chunk(start, stop, ready_ns)
+            self.done = stop
         await pace.point("prefill:end")
+
+    def _starts(self) -> list[int]:
+        """Where chunks begin: at multiples of their size, the first one where the prefix ends."""
+        if self.cached >= self.length:
+            return []
+        size = self.chunk_tokens
+        return [self.cached, *range((self.cached // size + 1) * size, self.length, size)]
 
     async def _chunk(self, start: int, stop: int, ready_ns: int) -> int:
         """One chunk; when it was done."""
@@ -121,8 +139,9 @@ class Prefill:
         return end_ns
 
     def _cost_ns(self, start: int, stop: int) -> int:
-        before_ns = self.profile.prefill_ns(start, start) if start else 0
-        return max(0, self.profile.prefill_ns(stop, stop) - before_ns)
+        first = self.cached
+        before_ns = self.profile.prefill_ns(start - first, start) if start > first else 0
+        return max(0, self.profile.prefill_ns(stop - first, stop) - before_ns)
 
     async def _hand_over(self, parts: tuple[Part, ...], start: int, stop: int) -> None:
         if self.sink is None:

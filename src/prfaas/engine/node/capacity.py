@@ -1,7 +1,7 @@
 """How much KV a node's memory holds: from bytes to blocks.
 
 It knows layouts and limits; it does not know engines. Rows of every token go into blocks; what a sequence has beside
-them (states, windows) is set aside for as many sequences as may run at once.
+them (states, windows) is set aside for as many sequences as may run at once. Prefixes that are kept take what is free.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from prfaas.core.cache.layout import KVLayout, PartKind
+from prfaas.core.cache.spec import PoolSpec, block_bytes
 from prfaas.core.errors import ConfigError
 from prfaas.engine.base import Limits
 
@@ -36,3 +37,15 @@ def within_memory(limits: Limits, layout: KVLayout, memory_bytes: int) -> Limits
             f"states and windows, {block_bytes} a block of {limits.block_tokens} tokens"
         )
     return replace(limits, kv_blocks=blocks, max_model_len=min(longest, blocks * limits.block_tokens))
+
+
+def pool_blocks(limits: Limits, layout: KVLayout, spec: PoolSpec | None, memory_bytes: int | None) -> int:
+    """Blocks of the node's one pool, which rows, states and kept prefixes share: those of `limits`, which are for rows,
+    and what is set aside for states, as far as `memory_bytes` has it (None: as `limits` say)."""
+    if spec is None:
+        return limits.kv_blocks
+    aside = spec.snapshot_blocks * limits.max_sequences
+    if memory_bytes is not None:
+        left = memory_bytes // block_bytes(layout, spec.block_tokens) - limits.kv_blocks
+        aside = min(aside, max(spec.snapshot_blocks, left))
+    return limits.kv_blocks + aside

@@ -87,11 +87,20 @@ class Choices:
     """All choices of one request, `width` of them at once, in turns as their tokens come.
 
     `make(index)` makes a choice; `begun()` is called once each of them has a token, so that nothing need be kept for
-    one that has yet to begin.
+    one that has yet to begin; `ended()` once the engine is done with all, before the last piece is told. `cached`:
+    tokens of the prompt that were not computed for it.
     """
 
-    def __init__(self, asked: Asked, make: Callable[[int], Choice], width: int, begun: Callable[[], None]) -> None:
-        self._asked, self._make, self._begun = asked, make, begun
+    def __init__(
+        self,
+        asked: Asked,
+        make: Callable[[int], Choice],
+        width: int,
+        begun: Callable[[], None],
+        ended: Callable[[], None],
+        cached: int = 0,
+    ) -> None:
+        self._asked, self._make, self._begun, self._ended, self._cached = asked, make, begun, ended, cached
         self._total = asked.request.choices
         self._width = width
         self._made: list[Choice] = []
@@ -113,7 +122,7 @@ class Choices:
     @property
     def used(self) -> Usage:
         """Tokens in and out so far: the prompt once, the answers of all choices."""
-        return usage(len(self._asked.tokens), self.generated)
+        return usage(len(self._asked.tokens), self.generated, self._cached)
 
     async def next(self) -> Piece:
         """The next piece of any choice. Not when it is over. Raises what `Choice.next` raises, of any choice."""
@@ -125,6 +134,8 @@ class Choices:
             self._fresh.discard(piece.index)
             if not self._fresh:
                 self._begun()
+        if self.over:
+            self._ended()
         return piece
 
     async def aclose(self) -> None:

@@ -1,7 +1,8 @@
 """Answering a request: alone, or as the decode leg of a hand-over.
 
 It knows arrivals, room, engine and answers, and their order: KV lands in credit, then room is taken, then the engine
-copies it and the first token exists; only then does an answer begin, so that a head may try elsewhere until then.
+copies it and the first token exists; only then does an answer begin, so that a head may try elsewhere until then. A
+prompt that came alone begins with what the node keeps of it; what it leaves is kept, of several choices the first's.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from prfaas.engine.node.answer import Replies, StreamFailed
 from prfaas.engine.node.arrival import Arrivals
 from prfaas.engine.node.asked import Asked
 from prfaas.engine.node.choices import Choice, Choices, Piece
+from prfaas.engine.node.counted import PrefixMetrics
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.room import Room
+from prfaas.engine.reuse import Reuse
 from prfaas.model.text import Text
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.http import request_id
@@ -29,6 +32,7 @@ from prfaas.transport.base import LandedKV, Receiving
 from prfaas.wire.openai import AnswerWriter, CompletionRequest
 
 log = structlog.get_logger(__name__)
+NOTHING = Reuse(keeps=False)
 
 
 class Answering:
@@ -42,10 +46,11 @@ class Answering:
         room: Room,
         metrics: Metrics,
         counted: EngineMetrics,
+        prompts: PrefixMetrics,
         model: str,
     ) -> None:
         self._engine, self._text, self._arrivals, self._room = engine, text, arrivals, room
-        self._metrics, self._counted, self._model = metrics, counted, model
+        self._metrics, self._counted, self._prompts, self._model = metrics, counted, prompts, model
         self._sequence = 0
 
     async def run(self, request: web.Request, asked: Asked) -> web.StreamResponse:
@@ -59,10 +64,19 @@ class Answering:
             width = self._room.width(asked.room_tokens, asked.request.choices)
             async with within(asked.deadline_ns):
                 receiving, landed = await self._kv(asked, stack)
+                reuse = NOTHING
                 if asked.computes:
+                    wanted = self._room.prefixes.want(
+                        asked.room_tokens,
+                        width,
+                        asked.tokens,
+                        landed=landed is not None,
+                        fresh=asked.sampling.prompt_logprobs is not None,
+                    )
                     with self._metrics.stage("node_wait"):
-                        await self._room.enter(owner, asked.room_tokens, width)
+                        reuse = await self._room.enter(owner, wanted)
                     stack.callback(self._room.leave, owner)
+                cached = reuse.tokens
                 opening = await self._opening(asked)
 
             def begun() -> None:
@@ -71,22 +85,27 @@ class Answering:
                     receiving.applied()
                     landed.parts.clear()
 
-            def choice(index: int) -> Choice:
-                return Choice(asked, index, self._tokens(asked, index, landed), self._text, opening)
+            prefixes = [reuse, *(reuse.again() for _ in range(1, asked.request.choices))]
 
-            choices = Choices(asked, choice, width, begun)
+            def choice(index: int) -> Choice:
+                tokens = self._tokens(asked, index, landed, prefixes[index])
+                return Choice(asked, index, tokens, self._text, opening)
+
+            choices = Choices(asked, choice, width, begun, lambda: self._room.leave(owner), cached)
             stack.push_async_callback(choices.aclose)
             with self._metrics.stage("first_token"):
                 first = await choices.next()
             self._counted.prompt_tokens.inc(len(asked.tokens))
+            if asked.computes:
+                self._prompts.prompt(len(asked.tokens), cached, asked.kv_tokens if landed is not None else 0)
             self._counted.first_token.observe((loop_now_ns() - asked.arrived_ns) / 1e9)
             response = await self._reply(request, asked, first, choices)
         return response
 
-    def _tokens(self, asked: Asked, index: int, landed: LandedKV | None) -> AsyncGenerator[Token, None]:
+    def _tokens(self, asked: Asked, index: int, landed: LandedKV | None, reuse: Reuse) -> AsyncGenerator[Token, None]:
         if not asked.computes:
             return _nothing()
-        return self._engine.generate(asked.tokens, asked.sampling_of(index), landed)
+        return self._engine.generate(asked.tokens, asked.sampling_of(index), landed, reuse)
 
     async def _opening(self, asked: Asked) -> str | None:
         """An echoed prompt's text: as it came, or that of its ids."""

@@ -25,7 +25,8 @@ class Identity:
 class NodeLimits:
     """`deadline_ns` holds when a request brings none; `transfer_lease_ns`: patience with a silent receiver.
 
-    `kv_memory_bytes`: what KV blocks may take, None when the engine's own limits say it all.
+    `kv_memory_bytes`: what KV blocks may take, None when the engine's own limits say it all. `prefix_cache`: keep
+    prefixes in what of it is free.
     """
 
     max_body_bytes: int = 16 << 20
@@ -34,3 +35,4 @@ class NodeLimits:
     deadline_ns: int = 600 * 10**9
     transfer_lease_ns: int = 15 * 10**9
     kv_memory_bytes: int | None = None
+    prefix_cache: bool = True

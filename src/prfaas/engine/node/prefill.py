@@ -1,7 +1,8 @@
 """The prefill leg: compute a prompt's KV and hand it to whoever shows a ticket.
 
 It knows room, engine and the sending side of a transport. It does not know HTTP or who receives. Blocks are held until
-the receiver owns the bytes or the transfer is over, whatever becomes of the caller.
+the receiver owns the bytes or the transfer is over, whatever becomes of the caller. What the prompt leaves is kept as
+soon as it is computed, beside those blocks. All of its KV is sent, what was kept first: receivers hold nothing yet.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from prfaas.engine.base import Engine
 from prfaas.engine.node.asked import Asked
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.room import Room
+from prfaas.engine.reuse import Reuse
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import Tasks
@@ -36,10 +38,10 @@ class PrefillLeg:
         self._offered: set[str] = set()
         self._clock = ShareClock()
 
-    async def run(self, asked: Asked) -> tuple[Outcome, int | None]:
+    async def run(self, asked: Asked) -> tuple[Outcome, int | None, int]:
         """Returns when the receiver owns the KV: how it ended, and the ns of this node's time that computing it took,
-        which several share evenly; None when that is not over. Cancelled, or past the deadline: the receiver is told,
-        all is freed.
+        which several share evenly, None when that is not over; and how many tokens were not computed, but kept before.
+        Cancelled, or past the deadline: the receiver is told, all is freed.
 
         Raises RequestError: 400 for a prompt without KV to hand over, or a receiver of several ranks, 409 for a
         transfer in hand, 502 "kv_transfer_failed" when the hand-over fails, 503 and 429 when there is no room, 504.
@@ -57,14 +59,16 @@ class PrefillLeg:
         self._offered.add(owner)
         try:
             async with within(asked.deadline_ns):
+                wanted = self._room.prefixes.want(asked.kv_tokens, 1, asked.tokens)
                 with self._metrics.stage("node_wait"):
-                    await self._room.enter(owner, asked.kv_tokens)
+                    reuse = await self._room.enter(owner, wanted)
         except BaseException:
             self._offered.discard(owner)
             raise
-        return await self._send(owner, asked)
+        cached = reuse.tokens
+        return *await self._send(owner, asked, reuse), cached
 
-    async def _send(self, owner: str, asked: Asked) -> tuple[Outcome, int | None]:
+    async def _send(self, owner: str, asked: Asked, reuse: Reuse) -> tuple[Outcome, int | None]:
         link = LinkName(asked.leg.link)
         try:
             sending = self._transport.offer(asked.transfer, self._engine.layout, asked.kv_tokens, link, self._lease_ns)
@@ -75,7 +79,7 @@ class PrefillLeg:
                 raise RequestError(str(error), status=409, code="duplicate_transfer") from None
             raise
         loop, spent_ns = asyncio.get_running_loop(), list[int]()
-        compute = loop.create_task(self._compute(asked, sending, spent_ns), name=f"prefill {asked.transfer}")
+        compute = loop.create_task(self._compute(asked, sending, reuse, spent_ns), name=f"prefill {asked.transfer}")
         gone = loop.create_task(sending.released(), name=f"released {asked.transfer}")
         self._tasks.spawn(self._hold(owner, compute, gone), f"hold {asked.transfer}")
         try:
@@ -94,11 +98,11 @@ class PrefillLeg:
         finally:
             compute.cancel()
 
-    async def _compute(self, asked: Asked, sending: Sending, spent_ns: list[int]) -> None:
+    async def _compute(self, asked: Asked, sending: Sending, reuse: Reuse, spent_ns: list[int]) -> None:
         """Computes; `spent_ns` has the time that it took then."""
         began_ns = self._clock.begin(loop_now_ns())
         try:
-            await self._engine.prefill(asked.tokens[:-1], sending)
+            await self._engine.prefill(asked.tokens[:-1], sending, reuse)
         finally:
             spent_ns.append(self._clock.end(loop_now_ns()) - began_ns)
 

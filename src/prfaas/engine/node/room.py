@@ -1,33 +1,39 @@
 """Room in the engine: sequence slots and KV blocks, taken together and in order of arrival.
 
-It knows owners, slots and `core.cache.pool`. It does not know what runs. All of a sequence's blocks (prompt and longest
-answer) are taken before it starts, so that no running sequence ever waits for another.
+It knows owners, slots and the node's KV memory. It does not know what runs. All of a sequence's blocks (prompt and
+longest answer) are taken before it starts, so that no running sequence ever waits for another.
 """
 
 from __future__ import annotations
 
-from prfaas.core.cache.pool import BlockPool
-from prfaas.core.errors import RequestError
+from prfaas.core.errors import InvariantError, RequestError
 from prfaas.engine.node.line import Line
+from prfaas.engine.node.prefixes import Prefixes, Wanted
+from prfaas.engine.reuse import Reuse
 
 
 class Room:
-    """What `enter` took, `leave` gives back; a prefill gives its slot back before its blocks."""
+    """What `enter` took, `leave` gives back; a prefill gives its slot back before its blocks.
 
-    def __init__(self, pool: BlockPool, max_sequences: int, max_waiting: int) -> None:
-        self._pool, self._max_sequences = pool, max_sequences
+    `kv_blocks`: blocks that the rows of all sequences may take together; `prefixes` has these and some for states.
+    """
+
+    def __init__(self, prefixes: Prefixes, kv_blocks: int, max_sequences: int, max_waiting: int) -> None:
+        self.prefixes = prefixes
+        self._kv_blocks, self._max_sequences = kv_blocks, max_sequences
         self._slots: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
         self._line = Line("KV blocks", max_waiting)
 
     @property
     def blocks_in_use(self) -> int:
         """Blocks held."""
-        return self._pool.in_use
+        return self.prefixes.working_blocks
 
     @property
     def usage(self) -> float:
         """Share of the blocks that is held, 0 to 1."""
-        return self._pool.in_use / self._pool.capacity
+        return self.prefixes.working_blocks / self.prefixes.capacity_blocks
 
     @property
     def waiting(self) -> int:
@@ -36,40 +42,57 @@ class Room:
 
     def width(self, tokens: int, sequences: int) -> int:
         """How many of `sequences` sequences of `tokens` tokens may run at once in an empty engine, at least one."""
-        blocks = max(1, self._pool.blocks_for(tokens))
-        return max(1, min(sequences, self._max_sequences, self._pool.capacity // blocks))
+        blocks = max(1, self.prefixes.blocks_for(tokens))
+        return max(1, min(sequences, self._max_sequences, self._kv_blocks // blocks))
 
-    async def enter(self, owner: str, tokens: int, sequences: int = 1) -> None:
-        """Slots for `sequences` sequences, at most `width`, and blocks for `tokens` tokens of each, all at once.
+    async def enter(self, owner: str, wanted: Wanted) -> Reuse:
+        """Slots for all its sequences, at most `width`, and blocks for each of them, all at once; what the first one
+        resumes from.
 
         Raises RequestError: 503 at once when they can never fit, with both sizes; 429 when too many wait.
         """
-        if not self._pool.can_ever(tokens):
-            blocks, capacity = self._pool.blocks_for(tokens), self._pool.capacity
+        blocks = self.prefixes.blocks_for(wanted.room_tokens)
+        if blocks > self._kv_blocks:
             raise RequestError(
-                f"{tokens} tokens take {blocks} KV blocks, this node has {capacity}",
+                f"{wanted.room_tokens} tokens take {blocks} KV blocks, this node has {self._kv_blocks}",
                 status=503,
                 kind="server_error",
                 code="kv_blocks_exceeded",
             )
-        await self._line.wait(lambda: self._take(owner, tokens, sequences), lambda: self.leave(owner))
+        got: list[Reuse] = []
+        await self._line.wait(lambda: self._take(owner, wanted, got), lambda: self.leave(owner))
+        if len(got) != 1:
+            raise InvariantError(f"{owner} got room {len(got)} times")
+        return got[0]
 
     def leave_slot(self, owner: str) -> None:
-        """The computation is over, its blocks are still held."""
+        """The computation is over, its blocks are still held; what it left can be used."""
         self._slots.pop(owner, None)
+        self.prefixes.keep(owner)
         self._line.move()
 
     def leave(self, owner: str) -> None:
         """Give all back. Harmless when nothing is held."""
         self._slots.pop(owner, None)
-        self._pool.give_back(owner)
+        self._rows.pop(owner, None)
+        self.prefixes.end(owner)
         self._line.move()
 
-    def _take(self, owner: str, tokens: int, sequences: int) -> bool:
-        whole_blocks = self._pool.blocks_for(tokens) * self._pool.block_tokens
-        if sum(self._slots.values()) + sequences > self._max_sequences:
+    def validate(self) -> None:
+        """Raises InvariantError when the books do not balance."""
+        self.prefixes.validate()
+        if not self._slots.keys() <= self._rows.keys():
+            raise InvariantError(f"slots of {sorted(self._slots)}, blocks of {sorted(self._rows)}")
+
+    def _take(self, owner: str, wanted: Wanted, got: list[Reuse]) -> bool:
+        if sum(self._slots.values()) + wanted.sequences > self._max_sequences:
             return False
-        if not self._pool.take(owner, whole_blocks * sequences):
+        rows = self.prefixes.blocks_for(wanted.room_tokens) * wanted.sequences
+        if sum(self._rows.values()) + rows > self._kv_blocks:
             return False
-        self._slots[owner] = sequences
+        reuse = self.prefixes.begin(owner, wanted)
+        if reuse is None:
+            return False
+        self._slots[owner], self._rows[owner] = wanted.sequences, rows
+        got.append(reuse)
         return True

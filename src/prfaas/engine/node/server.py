@@ -12,21 +12,23 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 from aiohttp import web
 
-from prfaas.core.cache.pool import BlockPool
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.core.ids import TransferId
 from prfaas.core.transfer.shards import fixed_part
 from prfaas.engine.base import Engine, Limits
 from prfaas.engine.node.arrival import Arrivals
 from prfaas.engine.node.asked import Asked, transfer_params, understand
-from prfaas.engine.node.capacity import within_memory
+from prfaas.engine.node.capacity import pool_blocks, within_memory
+from prfaas.engine.node.counted import PrefixMetrics
 from prfaas.engine.node.credit import Credits
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.decode import Answering
 from prfaas.engine.node.identity import Identity, NodeLimits
 from prfaas.engine.node.prefill import PrefillLeg
+from prfaas.engine.node.prefixes import Prefixes
 from prfaas.engine.node.promises import Promises
 from prfaas.engine.node.room import Room
+from prfaas.engine.reuse import spec_of
 from prfaas.model.text import Text
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.http import (
@@ -86,6 +88,7 @@ class NodeServer:
         self.tasks = Tasks()
         self.metrics = metrics or Metrics()
         self._counted = EngineMetrics(self.metrics.registry, identity.model)
+        self._prompts = PrefixMetrics(self.metrics.registry, identity.model)
         self._credits = Credits(limits.landing_buffer_bytes, limits.queue_length)
         self._takes: Limits | None = None
         self._room: Room | None = None
@@ -122,16 +125,26 @@ class NodeServer:
             log.warning("KV memory bounds the context", tokens=limits.max_model_len, memory_bytes=memory_bytes)
         self._takes = limits
         self._text.vocab_size = min(self._text.vocab_size, limits.vocab_size)
-        pool = BlockPool(limits.kv_blocks, limits.block_tokens)
-        room = Room(pool, limits.max_sequences, self._limits.queue_length)
+        spec = spec_of(self._engine.layout, limits.block_tokens) if self._limits.prefix_cache else None
+        blocks = pool_blocks(limits, self._engine.layout, spec, memory_bytes)
+        prefixes = Prefixes(spec, limits.block_tokens, blocks, copies=limits.copies_prefix)
+        room = Room(prefixes, limits.kv_blocks, limits.max_sequences, self._limits.queue_length)
         arrivals = Arrivals(self._engine, self._transport, self._credits, self.tasks, self.metrics)
         self._prefill = PrefillLeg(
             self._engine, self._transport, room, self.tasks, self.metrics, self._limits.transfer_lease_ns
         )
         self._answering = Answering(
-            self._engine, self._text, arrivals, room, self.metrics, self._counted, self._identity.model
+            self._engine,
+            self._text,
+            arrivals,
+            room,
+            self.metrics,
+            self._counted,
+            self._prompts,
+            self._identity.model,
         )
         self.metrics.watch_node(self._identity.name, lambda: self.blocks_in_use, lambda: self.transfers_in_use)
+        self._prompts.watch(self._identity.name, lambda: prefixes.prefix_blocks)
         self._counted.watch(lambda: self._engine.running, lambda: room.waiting, lambda: room.usage)
         self._layout = fingerprint(self._engine.layout)
         self._room = room
@@ -241,9 +254,10 @@ class NodeServer:
 
     async def _prefill_reply(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         assert self._prefill is not None
-        outcome, computed_ns = await self._prefill.run(asked)
+        outcome, computed_ns, cached = await self._prefill.run(asked)
         prompt = len(asked.tokens)
         self._counted.prompt_tokens.inc(prompt)
+        self._prompts.prompt(asked.kv_tokens, cached)
         self._counted.succeeded("length")
         writer = AnswerWriter(asked.kind, request_id(request), self._identity.model, int(time.time()))
         about = {
@@ -253,4 +267,4 @@ class NodeServer:
             "moving_ns": outcome.moving_ns,
             "computed_ns": computed_ns,
         }
-        return json_bytes_reply(writer.whole([Finished("", "length")], usage(prompt, 0), about))
+        return json_bytes_reply(writer.whole([Finished("", "length")], usage(prompt, 0, cached), about))

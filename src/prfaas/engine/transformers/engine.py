@@ -13,6 +13,7 @@ import torch
 from prfaas.core.cache.layout import KVLayout
 from prfaas.core.errors import ConfigError, InvariantError, RequestError
 from prfaas.engine.base import KVSink, Limits, Sampling, Token
+from prfaas.engine.reuse import Reuse
 from prfaas.engine.transformers.checkpoint import open_checkpoint
 from prfaas.engine.transformers.job import GenerateJob, Job, PrefillJob, Stopped
 from prfaas.engine.transformers.loaded import DTYPES, LoadedModel, load
@@ -26,8 +27,8 @@ _T = TypeVar("_T")
 class TransformersEngine:
     """One checkpoint directory on one device. See `prfaas.engine.base.Engine` for the promises of each method.
 
-    Both ends of a hand-over compute the same tokens in float32 when `chunk_tokens`, `threads` and the kind of device
-    agree: what is cut elsewhere rounds elsewhere.
+    Both ends of a hand-over compute the same tokens in float32 when `chunk_tokens`, `block_tokens`, `threads` and the
+    kind of device agree: what is cut elsewhere rounds elsewhere.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class TransformersEngine:
             await self._worker.close(RequestError(why, status=503, kind="server_error", code="shutting_down"))
         self._model = None
 
-    async def prefill(self, tokens: Sequence[int], sink: KVSink) -> None:
+    async def prefill(self, tokens: Sequence[int], sink: KVSink, reuse: Reuse | None = None) -> None:
         """Compute the KV of `tokens` into `sink`, chunk by chunk. Raises what `sink.put` raised."""
-        ticket = self._submit(PrefillJob(tokens, sink))
+        ticket = self._submit(PrefillJob(tokens, sink, reuse))
         try:
             await asyncio.shield(ticket.over)
         finally:
             await ticket.leave()
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None
+        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None
     ) -> AsyncGenerator[Token, None]:
         """Answer `tokens`. Raises RequestError for what the model cannot do."""
         arrived: asyncio.Queue[Token | None] = asyncio.Queue()
@@ -119,7 +120,7 @@ class TransformersEngine:
         def emit(token: Token) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, token)
 
-        ticket = self._submit(GenerateJob(tokens, sampling, landed, emit))
+        ticket = self._submit(GenerateJob(tokens, sampling, landed, emit, reuse))
         ticket.over.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (token := await arrived.get()) is not None:
@@ -139,19 +140,30 @@ class TransformersEngine:
         self._running -= 1
 
     def _turn(self, job: Job) -> bool:
+        model = _started(self._model)
         with torch.inference_mode():
-            return job.turn(_started(self._model), self._chunk_tokens, self.limits.max_model_len)
+            try:
+                done = job.turn(model, self._chunk_tokens, self.limits.max_model_len)
+            except Stopped as stopped:
+                if stopped.why is None:  # whoever asked left: what is computed is still good
+                    job.leave_behind(model)
+                raise
+            if done:
+                job.leave_behind(model)
+            return done
 
     def _load(self) -> tuple[LoadedModel, Limits]:
         torch.set_num_threads(self._threads)  # of this thread: every engine has its own number
-        model = load(open_checkpoint(self._model_dir), self._dtype, self._device)
+        model = load(open_checkpoint(self._model_dir), self._dtype, self._device, self._block_tokens)
         room = self._kv_blocks * self._block_tokens
         longest = self._max_model_len or min(model.max_length, room)
         if longest > model.max_length:
             raise ConfigError(f"max_model_len is {longest}: {self._model_dir} was made for {model.max_length} tokens")
         if longest > room:
             raise ConfigError(f"max_model_len is {longest}: {self._kv_blocks} KV blocks hold {room} tokens")
-        return model, Limits(longest, self._max_sequences, model.vocab_size, self._block_tokens, self._kv_blocks)
+        return model, Limits(
+            longest, self._max_sequences, model.vocab_size, self._block_tokens, self._kv_blocks, copies_prefix=True
+        )
 
 
 class _Ticket:

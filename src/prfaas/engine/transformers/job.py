@@ -1,7 +1,7 @@
 """What the engine thread works on, one turn at a time: a prefill into a sink, or an answer token by token.
 
-It knows the always-N-1 split, chunks, and when a layer's KV is final; it does not know threads or event loops. A job
-that was told to stop raises `Stopped` at its next layer.
+It knows the always-N-1 split, chunks, when a layer's KV is final and when a state is exact; it does not know threads or
+event loops. A job that was told to stop raises `Stopped` at its next layer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.engine.base import NO_TOKEN, KVSink, Logprobs, Sampling, Token
-from prfaas.engine.transformers import kvmap
+from prfaas.engine.reuse import Reuse, last_block
+from prfaas.engine.transformers import kvmap, pieces
 from prfaas.engine.transformers.likely import likelihoods
 from prfaas.engine.transformers.loaded import LoadedModel
 from prfaas.engine.transformers.sampling import Sampler
@@ -30,8 +31,9 @@ class Stopped(Exception):
 class Job(ABC):
     """One sequence. `turn` runs on the engine thread, `stop` on any."""
 
-    def __init__(self, tokens: Sequence[int]) -> None:
+    def __init__(self, tokens: Sequence[int], reuse: Reuse | None) -> None:
         self._tokens = tokens
+        self._reuse = reuse or Reuse(keeps=False)
         self._stopping = False
         self._why: Exception | None = None
 
@@ -51,8 +53,26 @@ class Job(ABC):
         """One chunk of prefill or one token of decode. Whether the job is done."""
 
     @abstractmethod
+    def leave_behind(self, model: LoadedModel) -> None:
+        """Copies what others may resume from. After the last turn, also one that raised Stopped."""
+
+    @abstractmethod
     def release(self) -> None:
         """Let go of cache, tokens and landed KV. The job gets no turn after it."""
+
+    def _leave(self, model: LoadedModel, cache: Any, ids: Sequence[int], length: int) -> None:
+        """The first `length` of `ids` are in `cache`, whatever else is."""
+        reuse, spec = self._reuse, model.spec
+        if not reuse.keeps or spec is None or cache is None:
+            return
+        last = last_block(spec, length, reuse.states)
+        first = reuse.tokens // spec.block_tokens
+        reuse.leave(ids, length, pieces.rows(cache, model.layout, spec, first, last))
+
+    def _snapshot(self, model: LoadedModel, cache: Any, length: int, *, answering: bool) -> None:
+        """Keeps the state at `length`, at which `cache` is, if it is wanted."""
+        if model.spec is not None and self._reuse.wants(length, answering=answering):
+            self._reuse.take(length, pieces.state(cache, model.layout, model.spec, length))
 
     def _checked_tokens(self, model: LoadedModel, length: int, longest: int) -> None:
         if length > longest:
@@ -62,9 +82,12 @@ class Job(ABC):
 
 
 class _Chunks:
-    """The first `length` tokens, computed in chunks from 0; every way to compute them cuts them alike.
+    """The first `length` tokens, computed in chunks; every way to compute them cuts them alike.
 
-    With `top`, `likely` grows by what the scores behind each of them say of the token that follows.
+    They are cut at multiples of the chunk size and at the last length at which the same prompt could resume, so that it
+    is computed alike then; where else a snapshot is wanted there is one cut more. What `reuse` resumes from is copied.
+    `computed`: how many are in `cache`. With `top`, `likely` grows by what the scores behind each of them say of the
+    token that follows.
     """
 
     def __init__(
@@ -74,26 +97,39 @@ class _Chunks:
         tokens: Sequence[int],
         length: int,
         sink: KVSink | None,
+        reuse: Reuse,
         top: int | None = None,
     ) -> None:
         self._job, self._model, self._tokens, self._length, self._sink = job, model, tokens, length, sink
-        self._start = self._stop = 0
         self._top = top
         self.likely: list[Logprobs] = []
-        self.cache: Any = model.new_cache()
+        self._cuts = set(reuse.stops)
+        if model.spec is not None:
+            self._cuts.add(length - length % model.spec.snapshot_tokens)
+        self.cache: Any = model.new_cache() if reuse.tokens == 0 else model.cache_of(reuse)
+        self._start, self._stop = 0, reuse.tokens
+        self.computed = reuse.tokens
+        if reuse.tokens and sink is not None:
+            for index in model.layout.layers():
+                self._after_layer(index)
 
     @property
     def done(self) -> bool:
-        return self._stop >= self._length
+        return self.computed >= self._length
 
     def run(self, chunk_tokens: int) -> None:
-        self._start, self._stop = self._stop, min(self._stop + chunk_tokens, self._length)
+        start = self.computed
+        stop = min((start // chunk_tokens + 1) * chunk_tokens, self._length)
+        self._start, self._stop = start, min([stop, *(cut for cut in self._cuts if start < cut)])
         tokens = self._tokens[self._start : self._stop]
         if self._top is None:
             self._model.forward(tokens, self.cache, self._after_layer)
         else:
             scores = self._model.forward_all(tokens, self.cache, self._after_layer)
             self.likely += likelihoods(scores, self._tokens[self._start + 1 : self._stop + 1], self._top)
+        self.computed = self._stop
+        if self._stop in self._cuts:  # whoever resumes here must find the same strides
+            kvmap.settle(self.cache, self._model.layout)
 
     def _after_layer(self, index: int) -> None:
         self._job.check()
@@ -107,8 +143,8 @@ class _Chunks:
 class PrefillJob(Job):
     """The KV of all `tokens`, into `sink`."""
 
-    def __init__(self, tokens: Sequence[int], sink: KVSink) -> None:
-        super().__init__(tokens)
+    def __init__(self, tokens: Sequence[int], sink: KVSink, reuse: Reuse | None = None) -> None:
+        super().__init__(tokens, reuse)
         self._sink = sink
         self._chunks: _Chunks | None = None
 
@@ -117,23 +153,35 @@ class PrefillJob(Job):
         self.check()
         if self._chunks is None:
             self._checked_tokens(model, len(self._tokens) + 1, max_model_len - 1)
-            self._chunks = _Chunks(self, model, self._tokens, len(self._tokens), self._sink)
+            self._chunks = _Chunks(self, model, self._tokens, len(self._tokens), self._sink, self._reuse)
+        self._reuse.trim()
         if not self._chunks.done:
             self._chunks.run(chunk_tokens)
+            self._snapshot(model, self._chunks.cache, self._chunks.computed, answering=False)
         return self._chunks.done
+
+    def leave_behind(self, model: LoadedModel) -> None:
+        """The prompt, as far as it was computed."""
+        if self._chunks is not None:
+            self._leave(model, self._chunks.cache, self._tokens, self._chunks.computed)
 
     def release(self) -> None:
         """Let go of the cache."""
-        self._tokens, self._chunks = (), None
+        self._tokens, self._chunks, self._reuse = (), None, Reuse(keeps=False)
 
 
 class GenerateJob(Job):
     """An answer to `tokens`: from `landed`, else all but the last are computed first. Each new token goes to `emit`."""
 
     def __init__(
-        self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, emit: Callable[[Token], None]
+        self,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        landed: LandedKV | None,
+        emit: Callable[[Token], None],
+        reuse: Reuse | None = None,
     ) -> None:
-        super().__init__(tokens)
+        super().__init__(tokens, reuse)
         self._sampling = sampling
         self._landed = landed
         self._emit = emit
@@ -143,15 +191,19 @@ class GenerateJob(Job):
         self._prompt: tuple[Logprobs | None, ...] = ()
         self._last = 0
         self._left = 0
+        self._fed: list[int] = []
+        """Tokens behind the first N-1 that are in the cache: the prompt's last one, and those of the answer."""
 
     def turn(self, model: LoadedModel, chunk_tokens: int, max_model_len: int) -> bool:
         """One chunk, or one token."""
         self.check()
         if self._sampler is None:
             self._sampler = self._begin(model, max_model_len)
+        self._reuse.trim()
         if self._chunks is not None:
             if not self._chunks.done:
                 self._chunks.run(chunk_tokens)
+                self._snapshot(model, self._chunks.cache, self._chunks.computed, answering=False)
                 return False
             self._prompt = (None, *self._chunks.likely) if self._sampling.prompt_logprobs is not None else ()
             self._cache, self._chunks = self._chunks.cache, None
@@ -160,6 +212,8 @@ class GenerateJob(Job):
                 return True
             kvmap.settle(self._cache, model.layout)
         scores = model.forward([self._last], self._cache, lambda _: self.check())
+        self._fed.append(self._last)
+        self._snapshot(model, self._cache, len(self._tokens) - 1 + len(self._fed), answering=True)
         self._last = self._sampler.choose(scores)
         self._left -= 1
         stopped = self._last in self._sampling.stop_ids
@@ -170,9 +224,18 @@ class GenerateJob(Job):
         self._prompt = ()
         return finish is not None
 
+    def leave_behind(self, model: LoadedModel) -> None:
+        """The prompt, as far as it was computed, and the answer without its last token, which nothing was fed."""
+        if self._chunks is not None:
+            self._leave(model, self._chunks.cache, self._tokens, self._chunks.computed)
+        else:
+            ids = [*self._tokens[:-1], *self._fed]
+            self._leave(model, self._cache, ids, len(ids))
+
     def release(self) -> None:
         """Let go of the cache."""
         self._tokens, self._chunks, self._cache, self._landed, self._prompt = (), None, None, None, ()
+        self._fed, self._reuse = [], Reuse(keeps=False)
 
     def _begin(self, model: LoadedModel, max_model_len: int) -> Sampler:
         length, wanted = len(self._tokens) - 1, self._sampling
@@ -185,9 +248,12 @@ class GenerateJob(Job):
         self._last = self._tokens[-1]
         self._left = min(wanted.max_tokens, max_model_len - length - 1)
         if self._landed is None:
-            self._chunks = _Chunks(self, model, self._tokens, length, None, wanted.prompt_logprobs)
+            if self._reuse.tokens and wanted.prompt_logprobs is not None:
+                raise InvariantError("prompt logprobs of a prefix that is kept: its scores are not")
+            self._chunks = _Chunks(self, model, self._tokens, length, None, self._reuse, wanted.prompt_logprobs)
         else:
             if self._landed.length != length:
                 raise InvariantError(f"landed KV is of {self._landed.length} tokens, the prompt needs {length}")
             self._cache, self._landed = model.cache_from(self._landed), None
+            self._snapshot(model, self._cache, length, answering=False)
         return sampler

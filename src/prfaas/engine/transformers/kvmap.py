@@ -46,19 +46,33 @@ def fill(cache: Any, layout: KVLayout, landed: LandedKV, device: str) -> None:
     if landed.length == 0:
         return
     for index in layout.layers():
-        layer = cache.layers[index]
         filled = {part.name: _copy_in(part, landed, device) for part in layout.of_layer(index)}
-        if "k" in filled:
-            layer.lazy_initialization(filled["k"], filled["v"])
-            layer.keys, layer.values = filled["k"], filled["v"]
-            if hasattr(layer, "cumulative_length"):
-                layer.cumulative_length = landed.length
-        for name, value in filled.items():
-            if name not in ("k", "v"):
-                kind, state = name.split(".")
-                layer.lazy_initialization(**{f"{kind}_states": value, "state_idx": int(state)})
-                tensor_of(layer, name).copy_(value)
-                layer.has_previous_state[int(state)] = True
+        place(cache.layers[index], filled, landed.length)
+
+
+def place(layer: Any, filled: dict[str, Any], length: int) -> None:
+    """Make `filled`, the tensors of all parts of an empty cache layer, its own, at `length` tokens."""
+    if "k" in filled:
+        layer.lazy_initialization(filled["k"], filled["v"])
+        layer.keys, layer.values = filled["k"], filled["v"]
+        if hasattr(layer, "cumulative_length"):
+            layer.cumulative_length = length
+    for name, value in filled.items():
+        if name not in ("k", "v"):
+            kind, state = name.split(".")
+            layer.lazy_initialization(**{f"{kind}_states": value, "state_idx": int(state)})
+            tensor_of(layer, name).copy_(value)
+            layer.has_previous_state[int(state)] = True
+
+
+def shaped(part: Part, values: Any, device: Any) -> Any:
+    """A copy on `device` of `values`, flat and in the canonical order, as a cache has them."""
+    if part.kind is PartKind.STATE:
+        there = values.view(part.shape if part.name.startswith("conv") else (1, *part.shape))
+    else:
+        heads, width = part.shape
+        there = values.view(-1, heads, width).transpose(0, 1).unsqueeze(0)
+    return torch.empty(there.shape, dtype=values.dtype, device=device).copy_(there)
 
 
 def settle(cache: Any, layout: KVLayout) -> None:
@@ -90,11 +104,4 @@ def _copy_in(part: Part, landed: LandedKV, device: str) -> Any:
         got = "nothing" if buffer is None else f"{len(buffer)} bytes"
         where = f"landed KV of {landed.length} tokens: layer {part.layer} {part.name}"
         raise InvariantError(f"{where} has {got}, expected {wanted} bytes")
-    dtype = dtype_named(part.dtype)
-    source = torch.frombuffer(buffer, dtype=dtype)
-    if part.kind is PartKind.STATE:
-        shape = part.shape if part.name.startswith("conv") else (1, *part.shape)
-        return torch.empty(shape, dtype=dtype, device=device).copy_(source.view(shape))
-    heads, width = part.shape
-    rows = source.view(-1, heads, width).transpose(0, 1).unsqueeze(0)
-    return torch.empty(rows.shape, dtype=dtype, device=device).copy_(rows)
+    return shaped(part, torch.frombuffer(buffer, dtype=dtype_named(part.dtype)), device)

@@ -17,9 +17,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as hf_logging
 
 from prfaas.core.cache.layout import KVLayout
-from prfaas.core.errors import ConfigError
+from prfaas.core.errors import ConfigError, InvariantError
 from prfaas.core.transfer.extent import Coverage
-from prfaas.engine.transformers import kvmap, layout
+from prfaas.engine.reuse import Reuse, spec_of
+from prfaas.engine.transformers import kvmap, layout, pieces
 from prfaas.engine.transformers.checkpoint import Checkpoint, free_host_bytes, require_memory
 from prfaas.engine.transformers.layout import MOVABLE_WORDS
 from prfaas.transport.base import LandedKV
@@ -36,9 +37,9 @@ def quiet() -> None:
 
 
 class LoadedModel:
-    """One causal language model, ready; `layout` is the layout of its caches."""
+    """One causal language model, ready; `layout` is the layout of its caches, `spec` how prefixes of it are kept."""
 
-    def __init__(self, checkpoint: Checkpoint, model: Any, device: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, model: Any, device: str, block_tokens: int = 64) -> None:
         """`model` is what `read_model` gave, on `device`. Raises ConfigError when its cache cannot be moved."""
         self._model = model.eval()
         self._device = device
@@ -49,6 +50,7 @@ class LoadedModel:
         self.max_length = int(getattr(text_config, "max_position_embeddings", 0) or (1 << 20))
         self._hook_layers()
         self.layout = KVLayout(checkpoint.revision(), self._trial())
+        self.spec = spec_of(self.layout, block_tokens)
 
     def new_cache(self) -> Any:
         """An empty cache for one sequence."""
@@ -58,6 +60,14 @@ class LoadedModel:
         """A cache that holds `landed`, copied."""
         cache = self.new_cache()
         kvmap.fill(cache, self.layout, landed, self._device)
+        return cache
+
+    def cache_of(self, reuse: Reuse) -> Any:
+        """A cache that holds what `reuse` resumes from, copied."""
+        if self.spec is None:
+            raise InvariantError("a prefix of a model of which none are kept")
+        cache = self.new_cache()
+        pieces.resume(cache, self.layout, self.spec, reuse)
         return cache
 
     def forward(self, tokens: Sequence[int], cache: Any, after_layer: Callable[[int], None]) -> Any:
@@ -120,7 +130,7 @@ class LoadedModel:
         return parts
 
 
-def load(checkpoint: Checkpoint, dtype: str, device: str) -> LoadedModel:
+def load(checkpoint: Checkpoint, dtype: str, device: str, block_tokens: int = 64) -> LoadedModel:
     """Load the weights.
 
     Raises ConfigError: too large, unknown family, tensors missing or of other shapes, a cache that cannot be moved.
@@ -132,7 +142,7 @@ def load(checkpoint: Checkpoint, dtype: str, device: str) -> LoadedModel:
     model = read_model(checkpoint, config, chosen)
     try:
         with torch.inference_mode():
-            return LoadedModel(checkpoint, model.to(device), device)
+            return LoadedModel(checkpoint, model.to(device), device, block_tokens)
     except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
         raise ConfigError(f"{checkpoint.family}: trial run failed: {error!r}; these work: {MOVABLE_WORDS}") from error
 

@@ -1,0 +1,42 @@
+"""What a node counts of its prefix cache, beside `runtime.metrics`.
+
+    prfaas_prompt_tokens_total{source}     tokens of prompts by where their KV came from: computed, cached (in a prefix
+                                           that was kept), received (over a link)
+    prfaas_prefix_blocks{node}             KV blocks of prefixes that are kept
+    vllm:prefix_cache_queries_total        tokens of prompts that were looked up, as vLLM has it
+    vllm:prefix_cache_hits_total           those of them that were kept
+
+It knows names and numbers; it does not know who counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class PrefixMetrics:
+    """Of one node, and the model called `model`."""
+
+    def __init__(self, registry: CollectorRegistry, model: str) -> None:
+        self._sources = Counter(
+            "prfaas_prompt_tokens", "Tokens of prompts, by where their KV came from.", ("source",), registry=registry
+        )
+        self._queries, self._hits = (
+            Counter(f"vllm:prefix_cache_{name}", text, ("model_name",), registry=registry).labels(model)
+            for name, text in (("queries", "Prompt tokens looked up."), ("hits", "Prompt tokens that were kept."))
+        )
+        self._blocks = Gauge("prfaas_prefix_blocks", "KV blocks of kept prefixes.", ("node",), registry=registry)
+
+    def watch(self, node: str, blocks: Callable[[], int]) -> None:
+        """Read what `node` keeps when the metrics are read."""
+        self._blocks.labels(node).set_function(blocks)
+
+    def prompt(self, tokens: int, cached: int, received: int = 0) -> None:
+        """A prompt of `tokens` tokens, of which so many were `cached` or `received`; the others were computed."""
+        for source, count in (("computed", tokens - cached - received), ("cached", cached), ("received", received)):
+            self._sources.labels(source).inc(count)
+        if not received:
+            self._queries.inc(tokens)
+            self._hits.inc(cached)

@@ -1,0 +1,244 @@
+"""The KV memory of one node: who works in it, what prefixes it keeps, and their pieces.
+
+It knows `core.cache` and what sequences leave (`engine.reuse`). It does not know who waits for room, nor what is in a
+piece. All books are kept on the event loop; engines read and make pieces elsewhere and never change one, so none of
+them needs a lock. A piece lives exactly as long as its block is part of a stored prefix: `validate` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from prfaas.core.cache.grants import Grant, Kept
+from prfaas.core.cache.prefixes import PrefixPool
+from prfaas.core.cache.snapshots import Placement
+from prfaas.core.cache.spec import PoolSpec
+from prfaas.core.errors import InvariantError
+from prfaas.engine.node.chains import Chains
+from prfaas.engine.reuse import Piece, Reuse
+
+NO_CHAIN: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Room for `sequences` sequences of up to `room_tokens` tokens each, alike in their first `prompt` tokens.
+
+    `chain`: ids of the full blocks of the prompt without its last token. `landed`: its KV comes from elsewhere.
+    `keeps`: whether anything of it is to be kept. `resumes`: whether it may begin with what is kept.
+    """
+
+    room_tokens: int
+    sequences: int = 1
+    prompt: int = 0
+    chain: Sequence[int] = NO_CHAIN
+    landed: bool = False
+    resumes: bool = False
+    keeps: bool = False
+
+
+@dataclass(slots=True)
+class _Work:
+    wanted: Wanted
+    grant: Grant
+    reuse: Reuse
+
+
+class Prefixes:
+    """`capacity_blocks` blocks. `spec` None: of this engine no prefix is kept, and `block_tokens` alone counts.
+
+    `copies`: sequences work on a copy of their prefix. `placement`: where snapshots are wanted.
+    """
+
+    def __init__(
+        self,
+        spec: PoolSpec | None,
+        block_tokens: int,
+        capacity_blocks: int,
+        *,
+        copies: bool = False,
+        placement: Placement | None = None,
+    ) -> None:
+        self._keeps = spec is not None
+        self._spec = spec or PoolSpec(block_tokens)
+        self._copies = copies
+        self._placement = placement or Placement()
+        self._chains = Chains(self._spec.block_tokens)
+        self._pool = PrefixPool(self._spec, capacity_blocks, tells=True)
+        self._pieces: dict[int, Piece] = {}
+        self._work: dict[str, _Work] = {}
+        self._aside: dict[str, int] = {}
+        """Owners that have room for snapshots on the way, and how many blocks."""
+
+    @property
+    def capacity_blocks(self) -> int:
+        """All blocks."""
+        return self._pool.capacity_blocks
+
+    @property
+    def working_blocks(self) -> int:
+        """Blocks that sequences and transfers hold."""
+        return self._pool.working_blocks
+
+    @property
+    def prefix_blocks(self) -> int:
+        """Blocks of prefixes that are kept."""
+        return self._pool.prefix_blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks for the rows of `tokens` tokens."""
+        return -(-tokens // self._spec.block_tokens)
+
+    def want(
+        self,
+        room_tokens: int,
+        sequences: int = 1,
+        prompt: Sequence[int] = (),
+        *,
+        landed: bool = False,
+        fresh: bool = False,
+    ) -> Wanted:
+        """What to ask room for. `landed`: the prompt's KV comes from elsewhere; `fresh`: all of it must be computed."""
+        if not self._keeps or not prompt:
+            return Wanted(room_tokens, sequences)
+        chain = self._chains.of(prompt, len(prompt) - 1)
+        return Wanted(room_tokens, sequences, len(prompt), chain, landed, not landed and not fresh, True)
+
+    def begin(self, owner: str, wanted: Wanted) -> Reuse | None:
+        """Room, and what the first sequence resumes from, which stays until `end`. None when there is no room now."""
+        spec = self._spec
+        chain = wanted.chain if wanted.resumes else NO_CHAIN
+        others = (wanted.sequences - 1) * (self.blocks_for(wanted.room_tokens) + spec.snapshot_blocks)
+        grant = self._begin(owner, chain, wanted, others)
+        if grant is None and self._give_up_snapshots(wanted, others):
+            grant = self._begin(owner, chain, wanted, others)
+        if grant is None:
+            return None
+        reuse = self._resumed(owner, grant, wanted)
+        self._work[owner] = _Work(wanted, grant, reuse)
+        self._set_aside(owner, wanted, grant, reuse)
+        self._settle({})
+        return reuse
+
+    def keep(self, owner: str) -> None:
+        """What `owner` left is kept beside its room, as far as there is other room: it still holds its own."""
+        work = self._work.get(owner)
+        if work is not None:
+            self._leave(
+                owner, work, lambda chain, length, wanted, spare: self._pool.insert(chain, length, wanted + spare)
+            )
+
+    def end(self, owner: str) -> None:
+        """`owner` is over: what it left is kept, all else it held is free. Harmless when it holds nothing."""
+        work = self._work.get(owner)
+        if work is not None:
+            self._leave(
+                owner,
+                work,
+                lambda chain, length, wanted, spare: self._pool.end(owner, chain, length, wanted, spare),
+            )
+            del self._work[owner]
+        self._pool.drop(owner)
+        self._settle({})
+
+    def validate(self) -> None:
+        """Raises InvariantError when books do not balance, or pieces are not those of the stored blocks."""
+        self._pool.validate()
+        if len(self._pieces) != self._pool.prefix_blocks:
+            raise InvariantError(f"{len(self._pieces)} pieces of {self._pool.prefix_blocks} blocks")
+        if not set(self._aside) <= set(self._work):
+            raise InvariantError("room for snapshots of a sequence that is over")
+        if not self._work and self._pool.working_blocks:
+            raise InvariantError(f"nobody works in {self._pool.working_blocks} blocks")
+
+    def _begin(self, owner: str, chain: Sequence[int], wanted: Wanted, others: int) -> Grant | None:
+        return self._pool.begin(owner, chain, wanted.room_tokens, more=others, copies=int(self._copies))
+
+    def _resumed(self, owner: str, grant: Grant, wanted: Wanted) -> Reuse:
+        held = self._pool.held(owner)
+        every = self._spec.snapshot_tokens if self._spec.stateful and wanted.keeps else 0
+        if wanted.keeps and wanted.room_tokens // max(1, every) <= (wanted.prompt - 1) // max(1, every):
+            every = 0  # it ends before the first one in the answer
+        return Reuse(
+            grant.cached_tokens,
+            [self._pieces[number] for number in held.prefix],
+            [self._pieces[number] for number in held.state],
+            stops=self._stops(grant, wanted) if self._spec.stateful and wanted.keeps else (),
+            every=every,
+            keeps=wanted.keeps,
+        )
+
+    def _stops(self, grant: Grant, wanted: Wanted) -> list[int]:
+        stops, spare = self._placement.lengths(self._spec, grant, wanted.prompt, wanted.prompt - 1)
+        if wanted.landed:  # its state comes as it is at the prompt's end
+            return [stop for stop in (*stops, *spare) if stop == wanted.prompt - 1]
+        return [*stops, *spare]
+
+    # Room for snapshots between the moment they are taken and the end. Whoever needs room to begin gets that first.
+
+    def _set_aside(self, owner: str, wanted: Wanted, grant: Grant, reuse: Reuse) -> None:
+        size = self._spec.snapshot_blocks
+        most = len(reuse.stops) + (reuse.every > 0)
+        if not wanted.keeps or size == 0 or most == 0:
+            return
+        first = min(most, 2 + (grant.shared_tokens > grant.cached_tokens))  # the ends; others only take free room
+        count = min(first, self._pool.room_blocks // size)
+        free = self._pool.capacity_blocks - self._pool.used_blocks
+        count = max(count, min(most, free // size))
+        if count and self._pool.begin(_snapshots(owner), NO_CHAIN, 0, more=(count - 1) * size) is not None:
+            reuse.allowed, self._aside[owner] = count, count * size
+
+    def _give_up_snapshots(self, wanted: Wanted, others: int) -> bool:
+        """Whether it made room that suffices."""
+        need = self.blocks_for(wanted.room_tokens) + self._spec.snapshot_blocks + others
+        if self._pool.room_blocks + sum(self._aside.values()) < need:
+            return False
+        for owner in list(self._aside):
+            self._work[owner].reuse.allowed = 0
+            self._take_back(owner)
+            if self._pool.room_blocks >= need:
+                break
+        return True
+
+    def _take_back(self, owner: str) -> None:
+        if self._aside.pop(owner, None) is not None:
+            self._pool.drop(_snapshots(owner))
+
+    # What sequences leave.
+
+    def _leave(
+        self, owner: str, work: _Work, store: Callable[[Sequence[int], int, list[int], list[int]], Kept]
+    ) -> None:
+        self._take_back(owner)
+        reuse = work.reuse
+        if not reuse.keeps or reuse.length <= reuse.tokens:
+            reuse.let_go()
+            return
+        prompt = work.wanted.prompt
+        chain = self._chains.of(reuse.ids, reuse.length, work.wanted.chain)
+        wanted, spare = self._placement.lengths(self._spec, work.grant, prompt, reuse.length)
+        wanted, spare = ([stop for stop in some if stop in reuse.states] for some in (wanted, spare))
+        kept = store(chain, reuse.length, wanted, spare)
+        self._settle(self._pieces_of(reuse, kept))
+        reuse.let_go()
+        reuse.keeps = False
+
+    def _pieces_of(self, reuse: Reuse, kept: Kept) -> dict[int, Piece]:
+        size = self._spec.block_tokens
+        first, last = reuse.tokens // size, kept.tokens // size
+        found = {number: reuse.made[at - first] for at, number in enumerate(kept.blocks, last - len(kept.blocks))}
+        for length, numbers in kept.states:
+            found |= zip(numbers, reuse.states[length], strict=True)
+        return found
+
+    def _settle(self, made: dict[int, Piece]) -> None:
+        for number, stored in self._pool.changes().items():
+            if stored:
+                self._pieces[number] = made[number]
+            else:
+                self._pieces.pop(number, None)
+
+
+def _snapshots(owner: str) -> Hashable:
+    return "snapshots", owner

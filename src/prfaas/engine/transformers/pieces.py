@@ -1,0 +1,79 @@
+"""Between cache tensors and pieces: what is kept of a sequence's blocks, and a cache made of them.
+
+It knows the order of bytes in a piece and how a cache is filled; it does not know who keeps pieces. A piece is a tensor
+of bytes of its own on the model's device, never written again: of a block of tokens the rows of every part that grows,
+part after part; of a snapshot as many bytes of all windows and states in one as a block has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from prfaas.core.cache.layout import KVLayout, PartKind
+from prfaas.core.cache.spec import PoolSpec, block_bytes
+from prfaas.core.errors import InvariantError
+from prfaas.engine.reuse import Piece, Reuse
+from prfaas.engine.transformers import kvmap
+from prfaas.engine.transformers.layout import dtype_named, tensor_of
+
+
+def rows(cache: Any, layout: KVLayout, spec: PoolSpec, first: int, stop: int) -> list[Piece]:
+    """The pieces of blocks [first, stop) of a cache that has at least these. Copies."""
+    if stop <= first:
+        return []
+    start, end = first * spec.block_tokens, stop * spec.block_tokens
+    columns = []
+    for part in layout.parts:
+        if part.kind is not PartKind.TOKENS:
+            continue
+        cut = tensor_of(cache.layers[part.layer], part.name)[0, :, start:end].transpose(0, 1).contiguous()
+        columns.append(cut.view(torch.uint8).view(stop - first, -1))
+    return [torch.cat([column[at] for column in columns]) for at in range(stop - first)]
+
+
+def state(cache: Any, layout: KVLayout, spec: PoolSpec, length: int) -> list[Piece]:
+    """The pieces of the snapshot of a cache that has exactly `length` tokens. Copies."""
+    values = []
+    for part in layout.parts:
+        if part.kind is PartKind.TOKENS:
+            continue
+        tensor = tensor_of(cache.layers[part.layer], part.name)
+        if part.kind is PartKind.WINDOW:
+            tensor = tensor[0].transpose(0, 1)
+            if tensor.shape[0] != length - part.first_row(length):
+                raise InvariantError(f"layer {part.layer} has {tensor.shape[0]} rows of a window at {length} tokens")
+        values.append(tensor.contiguous().view(-1).view(torch.uint8))
+    whole, size = torch.cat(values), block_bytes(layout, spec.block_tokens)
+    return [whole[at * size : (at + 1) * size].clone() for at in range(spec.snapshot_blocks)]
+
+
+def resume(cache: Any, layout: KVLayout, spec: PoolSpec, reuse: Reuse) -> None:
+    """Puts what `reuse` resumes from into the empty `cache`, as if the model had computed those tokens. Copies.
+
+    Raises InvariantError when pieces are missing or have the wrong size.
+    """
+    length, size = reuse.tokens, block_bytes(layout, spec.block_tokens)
+    blocks: Sequence[Any] = reuse.blocks
+    if len(blocks) * spec.block_tokens != length or any(piece.numel() != size for piece in blocks):
+        raise InvariantError(f"a prefix of {length} tokens has {len(blocks)} blocks, or one of another size")
+    whole = torch.stack(list(blocks))
+    states: Any = torch.cat(list(reuse.state)) if reuse.state else None
+    grown = at = 0
+    for layer in layout.layers():
+        filled = {}
+        for part in layout.of_layer(layer):
+            if part.kind is PartKind.TOKENS:
+                width = part.unit_bytes * spec.block_tokens
+                data = whole[:, grown : grown + width].clone().reshape(-1)
+                grown += width
+            else:
+                width = part.bytes_at(length)
+                if states is None or at + width > states.numel():
+                    raise InvariantError(f"the snapshot at {length} tokens ends before layer {layer} {part.name}")
+                data = states[at : at + width].clone()
+                at += width
+            filled[part.name] = kvmap.shaped(part, data.view(dtype_named(part.dtype)), whole.device)
+        kvmap.place(cache.layers[layer], filled, length)
