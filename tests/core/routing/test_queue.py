@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prfaas.core.ids import Epoch, NodeName, TransferId
+from prfaas.core.routing.backlog import Backlog
+from prfaas.core.routing.curve import Curve
+from prfaas.core.routing.policy import Job
 from prfaas.core.routing.queue import (
     Dispatch,
     Expired,
@@ -23,6 +26,11 @@ from prfaas.core.routing.queue import (
 
 def node(name: str, ready: bool = True, slots: int = 1, max_tokens: int = 1000) -> NodeSeen:
     return NodeSeen(NodeName(name), ready, Epoch(1), slots, max_tokens)
+
+
+def known(name: str, slots: int = 1) -> NodeSeen:
+    """A node that takes ten nanoseconds a token, and says so."""
+    return NodeSeen(NodeName(name), True, Epoch(1), slots, 100_000, Curve([(1, 10), (100_000, 1_000_000)]))
 
 
 def submit(name: str, tokens: int = 10, deadline_ns: int = 10**9) -> Submit:
@@ -126,6 +134,67 @@ def test_a_node_that_is_gone_is_not_counted_and_its_jobs_end_by_themselves() -> 
     queue.handle(3, NodeGone(NodeName("p0")))
     assert queue.on(NodeName("p0")) == 0
     queue.validate()
+
+
+def dispatched(queue: PrefillQueue, now: int, done: str) -> list[str]:
+    return [str(e.job) for e in queue.handle(now, Finished(TransferId(done))) if isinstance(e, Dispatch)]
+
+
+def test_with_an_order_short_ones_pass_long_ones_but_not_for_ever() -> None:
+    queue = PrefillQueue(8, order=0.5)
+    queue.handle(0, known("p0"))
+    queue.handle(0, submit("runs"))
+    told = []
+    for at, name, tokens in ((0, "long", 1000), (100, "short", 10), (4990, "late", 10)):
+        told += [(e.job, e.ahead) for e in queue.handle(at, submit(name, tokens)) if isinstance(e, Position)]
+    # Keys: 0 + 5000, 100 + 50, 4990 + 50.
+    assert told == [("long", 0), ("short", 0), ("late", 2)]
+    queue.validate()
+    order, done = [], "runs"
+    for _ in range(3):
+        (done,) = dispatched(queue, 5000, done)
+        order.append(done)
+    assert order == ["short", "long", "late"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 5000)), min_size=1, max_size=12), st.floats(0, 4))
+def test_the_queue_and_the_backlog_have_one_order(jobs: list[tuple[int, int]], order: float) -> None:
+    queue, backlog = PrefillQueue(20, order), Backlog(0, "home", 1, order)
+    queue.handle(0, known("p0"))
+    queue.handle(0, submit("runs"))
+    now = 0
+    for number, (later, tokens) in enumerate(jobs):
+        now += later
+        queue.handle(now, submit(str(number), tokens, 10**12))
+        backlog.push(Job(number, now, tokens, (0,), [tokens], [10 * tokens], [0]))
+    assert [int(job.job) for job in queue.line] == [job.number for job in backlog.waiting]
+
+
+def test_times_are_learned_from_what_each_had_of_its_node() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0", slots=2, max_tokens=100_000))
+    assert queue.curve is None
+    for start in range(0, 6 * 10**6, 10**6):
+        tokens = 1000 if start % 2_000_000 else 8000
+        for name in ("a", "b"):  # side by side: ten nanoseconds a token of the node, so twenty here
+            queue.handle(start, submit(name, tokens, 10**9))
+        for name in ("a", "b"):
+            queue.handle(start + 20 * tokens, Finished(TransferId(name), ok=True))
+    assert queue.curve is not None
+    assert abs((queue.curve.at(4000) or 0) - 40_000) < 500
+
+
+def test_what_a_node_says_of_its_time_is_believed() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0", max_tokens=100_000))
+    for at, tokens in enumerate([1000, 8000] * 3):
+        queue.handle(at, submit("a", tokens, 10**9))
+        queue.handle(at + 10**6, Finished(TransferId("a"), ok=True, node_ns=10 * tokens))  # the rest was the link
+    assert queue.curve is not None
+    assert abs((queue.curve.at(4000) or 0) - 40_000) < 500
+    queue.handle(0, known("p1"))
+    queue.handle(0, known("p0"))
+    assert queue.curve == known("p0").curve, "all say it themselves"
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,12 +1,18 @@
-"""Random lives: whatever legs do, in whatever order, each request ends once and leaves nothing open."""
+"""Random lives: whatever legs do, in whatever order, each request ends once and leaves nothing open.
+
+By any policy, whatever heads report meanwhile of our jobs and of those of others: backlogs and lives agree after each
+event, and when all requests have ended the backlogs have only what others are said to have.
+"""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prfaas.core.ids import NodeName, RequestId
+from prfaas.core.ids import NodeName, RequestId, TransferId
 from prfaas.core.machine import Arm, Disarm
+from prfaas.core.routing.catalog import NAMES
+from prfaas.core.routing.curve import Curve
 from prfaas.core.routing.effects import (
     AskCredit,
     CancelDecode,
@@ -31,9 +37,10 @@ from prfaas.core.routing.events import (
     PrefillQueued,
 )
 from prfaas.core.routing.router import Router, RouterEvent
-from prfaas.core.routing.view import DecodeLost, DecodeSeen, SourceSeen
+from prfaas.core.routing.view import DecodeLost, DecodeSeen, JobSeen, SourceSeen
 from prfaas.testing.scenario import FAR, HOME, router, world_up
 
+CURVES = [None, Curve([(1, 10), (20_000, 200_000)]), Curve([(500, 1), (2000, 10**9)])]
 FAILURES = ["node_lost", "kv_transfer_failed", "landing_buffer_exceeded", "engine_failed", "unreachable"]
 
 
@@ -92,7 +99,7 @@ class Books:
         options: list[RouterEvent] = []
         for request, attempt in sorted(self.asked):
             options += [
-                CreditGranted(RequestId(request), attempt, "d0"),
+                CreditGranted(RequestId(request), attempt, "d0", draw(st.sampled_from([0, 4096]))),
                 LegFailed(RequestId(request), attempt, "credit", draw(st.sampled_from(FAILURES)), ""),
             ]
         for (request, attempt), state in sorted(self.prefill.items()):
@@ -114,7 +121,7 @@ class Books:
         for request in sorted(self.machine.requests):
             options += [ClientGone(request), DeadlinePassed(request)]
         options += [
-            SourceSeen(draw(st.sampled_from([FAR, HOME])), draw(st.integers(0, 2)), 0, 0, 9000),
+            self.report(draw),
             DecodeSeen(NodeName(draw(st.sampled_from(["d0", "d1"]))), draw(st.booleans()), 0, 9000),
             DecodeLost(
                 NodeName(draw(st.sampled_from(["d0", "d1"]))),
@@ -123,6 +130,25 @@ class Books:
             ),
         ]
         self.happen(draw(st.sampled_from(options)))
+
+    def report(self, draw: st.DrawFn) -> SourceSeen:
+        """What a head may say: of ours, whatever has become of them, and of others'."""
+        names = [*(f"r{i}.{attempt}" for i in range(4) for attempt in (1, 2)), "other.1", "other.2", "other.3"]
+        listed = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
+        jobs = [JobSeen(TransferId(name), draw(st.integers(1, 9000)), draw(st.integers(0, 50))) for name in listed]
+        cut, more, running = (draw(st.integers(0, most)) for most in (len(jobs), 3, 3))
+        return SourceSeen(
+            draw(st.sampled_from([FAR, HOME])),
+            draw(st.integers(0, 2)),
+            cut + more,
+            len(jobs) - cut + running,
+            9000,
+            queue=tuple(jobs[:cut]),
+            busy=tuple(jobs[cut:]),
+            rest_waiting=more * 700,
+            rest_running=running * 700,
+            curve=draw(st.sampled_from(CURVES)),
+        )
 
     def happen(self, event: RouterEvent) -> None:
         """Book what the leg itself did, then tell the machine."""
@@ -148,9 +174,11 @@ class Books:
 @given(st.data())
 def test_every_life_ends_once_and_leaves_nothing_open(data: st.DataObject) -> None:
     draw = data.draw
-    books = Books(router())
+    books = Books(router(kind=draw(st.sampled_from(NAMES))))
     for event in world_up():
         books.post(event)
+    for cluster in (FAR, HOME):
+        books.post(SourceSeen(cluster, 1, 0, 0, 9000, curve=draw(st.sampled_from(CURVES))))
     sizes = draw(st.lists(st.sampled_from([1, 2, 1000, 1001, 5000, 9001]), min_size=1, max_size=4))
     for i, tokens in enumerate(sizes):
         books.post(Arrived(RequestId(f"r{i}"), tokens, 10**12))
@@ -164,6 +192,11 @@ def test_every_life_ends_once_and_leaves_nothing_open(data: st.DataObject) -> No
     for request in sorted(books.machine.requests):
         books.post(DeadlinePassed(request))
     assert not books.machine.requests
+    for cluster in (FAR, HOME):
+        books.post(SourceSeen(cluster, 1, 0, 0, 9000))
+    for backlog in books.machine.backlogs:
+        assert (len(backlog), backlog.ends, backlog.work_ns) == (0, [], 0)
+        assert all((link.queued_bytes, link.unsent_bytes) == (0, 0) for link in backlog.links.values())
     assert (books.credit, books.prefill, books.decode, books.armed) == (set(), {}, {}, set())
     for i in range(len(sizes)):
         said = books.answers[f"r{i}"]

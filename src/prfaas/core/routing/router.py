@@ -6,11 +6,13 @@ one pure call; everything it rests on came in as an event.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
+from prfaas.core.routing.backlog import Backlog
 from prfaas.core.routing.catalog import DEFAULT
 from prfaas.core.routing.chooser import Chooser
 from prfaas.core.routing.effects import Ended
@@ -46,6 +48,11 @@ class Router:
         self._policy = policy
         self._chooser = Chooser(policy.kind, policy.threshold, policy.order, sources)
         self._ledger = self._chooser.ledger
+
+    @property
+    def backlogs(self) -> Sequence[Backlog]:
+        """What policies see: our own cluster first. Not to be changed."""
+        return self._ledger.backlogs
 
     def handle(self, now_ns: int, event: RouterEvent) -> list[Effect]:
         """Effects of `event`. News of a request that is over changes nothing."""
