@@ -1,4 +1,5 @@
-"""`examples/two-by-two.yaml` as it is: two gateways, two prefill services, four links, twelve emulated nodes."""
+"""`examples/two-by-two.yaml`: two gateways, two prefill services, four links, twelve emulated nodes. By the threshold
+alone, so that it is known who goes where; and as it is, by `ours`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
@@ -19,12 +21,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 GATEWAYS, SERVICES = ("east", "west"), ("north", "south")
 LONG = 2500
+REASONS = {"long", "short", "spare", "sooner_here", "link_bound", "cheaper", "claimed"}
 
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     began = time.monotonic()
-    system = System.start(ROOT / "examples/two-by-two.yaml", tmp_path_factory.mktemp("state"), gateways=2)
+    state = tmp_path_factory.mktemp("state")
+    file = state / "two-by-two.yaml"
+    said = (ROOT / "examples/two-by-two.yaml").read_text()
+    assert said.count("policy:\n") == 1
+    file.write_text(said.replace("policy:\n", "policy:\n  kind: threshold\n"))
+    system = System.start(file, state, gateways=2)
     print(f"\ntwo by two was ready after {time.monotonic() - began:.1f} s")
     for gateway in GATEWAYS:
         for service in SERVICES:
@@ -84,3 +92,24 @@ def test_without_one_service_the_other_serves(grid: System) -> None:
     assert text == expected(prompt, 12)
     grid.restored("north", dead)
     grid.settled()
+
+
+def test_as_it_is_every_decision_has_its_reason_and_every_answer_is_right(tmp_path: Path) -> None:
+    """Its nodes say how long they take, so only bytes are unknown, and those only at first."""
+    system = System.start(ROOT / "examples/two-by-two.yaml", tmp_path, gateways=2)
+    try:
+        prompts = [plain_text()[at : at + (LONG if at % 2 else 300 + 20 * at)] for at in range(24)]
+        with system.client("east") as client, ThreadPoolExecutor(8) as pool:
+            first = [ask(client, prompt) for prompt in prompts[:2]]
+            answers = list(pool.map(lambda prompt: ask(client, prompt), prompts))
+        assert all(route.endswith("; unknown=kv_bytes") for route, _ in first)
+        for prompt, (route, text) in zip(prompts, answers, strict=True):
+            where, cluster, reason = (part.strip() for part in route.split(";"))
+            assert (where == "local") == (cluster == "cluster=east")
+            assert reason.removeprefix("reason=") in REASONS
+            assert text == expected(prompt, 12)
+        assert any(route.startswith("remote") for route, _ in answers)
+        assert system.metric("east", "prfaas_unknown_signals_total", signal="kv_bytes") == 2
+        system.settled()
+    finally:
+        assert system.stop() == 0

@@ -179,6 +179,7 @@ def limits_of(topology: Topology, node: Node) -> NodeLimits:
         deadline_ns=limits.deadline_ns,
         transfer_lease_ns=limits.leases.transfer_ns,
         kv_memory_bytes=None if isinstance(node.engine, VllmEngine) else node.engine.kv_budget_bytes,
+        prefix_cache=not isinstance(node.engine, VllmEngine) and node.engine.prefix_cache,
     )
 
 

@@ -50,6 +50,9 @@ class _Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kv_memory_bytes: Annotated[
         Size | None, Meta(description="Memory for KV, instead of kv_blocks. Both left out: 1GiB.")
     ] = field(name="kv_memory", default=None)
+    prefix_cache: Annotated[
+        bool, Meta(description="Keep what was computed, in KV memory that is free, for prompts that begin alike.")
+    ] = True
 
     @property
     def kv_budget_bytes(self) -> int | None:
@@ -263,9 +266,6 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threshold: Annotated[int, Meta(ge=1, le=1 << 30, description="Uncached tokens above which prefill goes away.")] = (
         1024
     )
-
-
-class Leases(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order: Annotated[
         Annotated[float, Meta(ge=0, le=1000)] | None,
         Meta(
@@ -273,6 +273,9 @@ class Leases(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "first come, first served. Left out: 0.25 for ours, else 0."
         ),
     ] = None
+
+
+class Leases(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a promise holds without a sign of life."""
 
     credit_ns: Annotated[Timeout, Meta(description="Room in a landing buffer, granted but unused.")] = field(
