@@ -34,7 +34,7 @@ class BlocksStored:
 
     `hashes` may be empty: hybrid models tell so of groups whose blocks cannot be looked up. `group` and `kind` say
     which group of layers it is, where the engine has several. `medium`: "GPU", "CPU", ...; None: not said. `adapter`:
-    a LoRA's name. `extra`: what else is in the hash, by block: the adapter, a salt (text), images (pairs), digests.
+    a LoRA's name, or `#` and its number. `extra`: what else is in the hash, by block: the adapter, a salt (text), images (pairs), digests.
     """
 
     hashes: tuple[BlockHash, ...]
@@ -126,7 +126,7 @@ class _Stored(msgspec.Struct, gc=False):
             self.group_idx,
             self.kv_cache_spec_kind,
             self.kv_cache_spec_sliding_window,
-            self.lora_name,
+            self.lora_name if self.lora_name is not None or self.lora_id is None else f"#{self.lora_id}",
             tuple(None if keys is None else tuple(keys) for keys in self.extra_keys or ()),
         )
 

@@ -12,8 +12,8 @@ from prfaas.core.ids import ClusterName, Epoch, NodeName
 from prfaas.core.index.index import PrefixIndex
 from prfaas.core.index.places import Known, Place
 
-WORDS = st.lists(st.integers(0, 1), min_size=1, max_size=9).map(tuple)
-PLACES = [Place(ClusterName(f"c{number % 2}"), NodeName(f"n{number // 2}"), number % 3) for number in range(4)]
+WORDS = (st.lists(st.integers(0, 1), min_size=1, max_size=9) | st.lists(st.just(0), min_size=1, max_size=3)).map(tuple)
+PLACES = [Place(ClusterName(f"c{number % 2}"), NodeName(f"n{number // 2}"), number % 3) for number in (0, 1, 4)]
 TIERS = st.sampled_from(["GPU", "GPU", "CPU"])
 GROUPS = st.sampled_from([{}, {}, {1: 1}, {1: 3}, {1: 1, 2: 2}, {3: 0}])
 NUMBERS = st.sampled_from([None, None, None, 0, 1, 2, 3])

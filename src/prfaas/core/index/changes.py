@@ -47,6 +47,15 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """The place has a group that is kept apart; see `PrefixIndex.keep_apart`."""
+
+    place: Place
+    group: int
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """See `PrefixIndex.stored`."""
 
@@ -74,7 +83,7 @@ class Cleared:
     place: Place
 
 
-Change = Opened | Closed | Marked | Stored | Removed | Cleared
+Change = Opened | Closed | Marked | Apart | Stored | Removed | Cleared
 
 
 def apply(index: PrefixIndex, change: Change) -> None:
@@ -88,6 +97,8 @@ def apply(index: PrefixIndex, change: Change) -> None:
             index.cleared(place)
         case Marked(place, known):
             index.mark(place, known)
+        case Apart(place, number, needed):
+            index.keep_apart(place, number, needed)
         case Opened(place, epoch, groups, known):
             index.open(place, epoch, groups, known)
         case Closed(place):

@@ -92,8 +92,14 @@ class PrefixIndex:
         """All that are open."""
         return {place: (keeper.epoch, keeper.known) for place, keeper in self._keepers.items()}
 
+    def keep_apart(self, place: Place, group: int, needed: int) -> None:
+        """`place` has this group too, which is kept apart (see `open`). Nothing when that is known."""
+        keeper = self._keeper(place)
+        if group not in keeper.groups:
+            keeper.groups[group], keeper.states[group] = needed, {}
+
     def groups(self, place: Place) -> dict[int, int]:
-        """The groups of `place` that are kept apart, as `open` got them."""
+        """The groups of `place` that are kept apart, and what each needs."""
         return dict(self._keeper(place).groups)
 
     # What they hold.
@@ -382,8 +388,8 @@ class PrefixIndex:
             for name, plane in keeper.tiers.items():
                 if tier is None or tier == name:
                     _clear(run, plane, bits)
-                elif run.planes:
-                    bits &= ~run.planes.get(plane, 0)
+            for plane in keeper.tiers.values():
+                bits &= ~(run.planes or {}).get(plane, 0)  # what another tier has is not gone
         number = keeper.number
         before = run.mask(number)
         mask = before & ~bits
