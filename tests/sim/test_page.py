@@ -13,13 +13,14 @@ import pytest
 
 from prfaas.config.units import Timeout
 from prfaas.core.errors import ConfigError
-from prfaas.sim.charts import bars, lines
+from prfaas.sim.charts import RIGHT, WIDTH, bars, lines
 from prfaas.sim.fromplan import Planned
 from prfaas.sim.page import report_page, write_report
 from prfaas.sim.run import Outcome, Run, perform
 from prfaas.sim.scenario import Balanced, Scenario
 
 VOID = {"meta"}
+CHART = r'<svg [^>]*role="img"'
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +51,11 @@ def test_the_page_is_whole_and_needs_nothing_else(outcome: Outcome) -> None:
     nesting = Nesting()
     nesting.feed(page)
     assert nesting.open == []
-    assert not re.search(r"https?://|src=|<script|<link", page)
-    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(charts) == 6
-    for chart in charts:
-        ElementTree.fromstring(chart)
+    assert not re.search(r"https?://|src=|url\(|@import|<script|<link", page)
+    assert "default-src 'none'" in page
+    assert len(re.findall(CHART, page)) == 6
+    for picture in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ElementTree.fromstring(picture)
     for reason in outcome.tally.reasons:
         assert reason in page
 
@@ -78,8 +79,7 @@ def test_role_changes_are_shown(paper: Planned) -> None:
     assert balanced.world.balance is not None
     assert balanced.world.balance.steps
     page = report_page(balanced)
-    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(charts) == 7
+    assert len(re.findall(CHART, page)) == 7
     for step in balanced.world.balance.steps:
         assert f"<th>{step.node}</th>" in page
 
@@ -96,10 +96,30 @@ def test_names_are_escaped_and_numbers_shown() -> None:
     assert bars("none", []) == lines("none", "x", "y", []) == ""
 
 
-@pytest.mark.parametrize("most", [0.003, 1.0, 7.7, 23456.0])
-def test_ticks_are_round_and_few(most: float) -> None:
+def test_long_names_are_cut_and_kept_in_full_beside() -> None:
+    chart = bars("t", [("a-cluster-whose-name-never-seems-to-end", 3.0)])
+    assert "<title>a-cluster-whose-name-never-seems-to-end</title>" in chart
+    assert re.search(r">a-cluster-[\w-]*\N{HORIZONTAL ELLIPSIS}<", chart)
+
+
+def test_faults_are_shaded_as_far_as_the_line_goes() -> None:
+    row = [("a", [(0.0, 1.0), (10.0, 2.0)])]
+    chart = lines("t", "x", "y", row, [(5.0, 99.0), (20.0, 30.0)], "a fault")
+    shaded = re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"[^>]*class="band"', chart)
+    assert [float(x) + float(width) for x, width in shaded] == [WIDTH - RIGHT]
+    assert "a fault" in chart
+    assert "a fault" not in lines("t", "x", "y", row, [(20.0, 30.0)], "a fault")
+
+
+@pytest.mark.parametrize("most", [0.003, 1.0, 7.7, 10.0, 23456.0, 3e9])
+def test_ticks_are_round_few_and_above_every_point(most: float) -> None:
     chart = lines("t", "x", "y", [("a", [(0.0, 0.0), (1.0, most)])])
-    ticks = [float(text) for text in re.findall(r'text-anchor="end">([\d.e+-]+)<', chart)]
+    ticks = [number(text) for text in re.findall(r'text-anchor="end">([\d.e+-]+[kMG]?)<', chart)]
     assert 3 <= len(ticks) <= 6
     assert ticks[0] == 0
-    assert ticks[-1] <= most
+    assert most * (1 - 1e-9) <= ticks[-1] <= 2 * most
+
+
+def number(text: str) -> float:
+    units = {"k": 1e3, "M": 1e6, "G": 1e9}
+    return float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)

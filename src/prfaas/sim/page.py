@@ -5,24 +5,36 @@ It knows what is shown and where; figures are `answer`'s, charts `charts`'.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from prfaas.core.errors import ConfigError
 from prfaas.sim.answer import BalanceAnswer, SimulateAnswer, Times, as_json, simulate_answer
-from prfaas.sim.charts import bars, lines
+from prfaas.sim.arrivals import SECOND_NS
+from prfaas.sim.charts import STYLE as CHARTS
+from prfaas.sim.charts import Points, bars, lines
+from prfaas.sim.faults import Fault
 from prfaas.sim.run import Outcome
 from prfaas.sim.stats import Histogram
 
-STYLE = """
+STYLE = (
+    """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1380px; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem } table { border-collapse: collapse; margin: 1rem 0 }
-th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #8884 } th:first-child { text-align: left }
-main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem }
-figure { margin: 0 } figcaption { font-weight: 600 } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
-svg text { fill: currentColor } svg .grid { stroke: #8884 }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere }
+.facts { display: flex; flex-wrap: wrap; gap: 0 1.6rem; padding: 0; list-style: none }
+.wide { overflow-x: auto; margin: 1rem 0 } table { border-collapse: collapse }
+th, td { padding: .2rem .8rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8884 }
+th:first-child { text-align: left; padding-left: 0 }
+main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1.5rem }
+@media (max-width: 560px) { body { margin-top: 1rem } 
+th, td { padding: .2rem .25rem; font-size: .8rem } th { white-space: normal } }
 """
+    + CHARTS
+)
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""The page asks nobody for anything, whatever is in a name."""
 TIMES = (
     ("first token", "ttft_s"),
     ("each further token", "tpot_s"),
@@ -52,13 +64,14 @@ def report_page(outcome: Outcome) -> str:
     body = [f"<h1>prfaas simulate &mdash; {escape(title)}</h1>", _summary(said, outcome), _times(said), "<main>"]
     body += [_distributions(outcome), _over_time(outcome), _waiting(outcome), _egress(outcome)]
     body.append(bars("Decisions by reason", list(said.decisions.items())))
-    body.append(bars("Busy prefill nodes, %", [(name, round(100 * part, 1)) for name, part in said.use.items()]))
+    body.append(bars("Busy prefill nodes, %", [(name, round(100 * part, 1)) for name, part in said.use.items()], 100))
     if said.balance is not None:
-        body.append(_staff(said.balance, said.simulated_s))
+        body.append(_staff(said.balance, said.simulated_s, outcome))
     body.append("</main>")
     if said.balance is not None:
         body.append(_conversions(said.balance))
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    head += f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body>\n'
         + "\n".join(body)
@@ -80,7 +93,37 @@ def _summary(said: SimulateAnswer, outcome: Outcome) -> str:
         facts.append(f"no room in a cache {said.no_room:,}, KV given up {said.expired:,}")
     if said.interrupted:
         facts.append("ended early")
-    return f"<p>{'; '.join(facts)}.</p>"
+    faults = [_fault(one) for one in outcome.run.scenario.planned_faults()]
+    return _list(facts) + (_list(["Faults:", *faults]) if faults else "")
+
+
+def _list(facts: Sequence[str]) -> str:
+    return f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>'
+
+
+def _fault(one: Fault) -> str:
+    """What, where and when."""
+    at = f"{one.kind} {one.cluster}"
+    if one.kind == "link":
+        at += f" to {one.target} at {one.bps / 1e9:g} Gbps" if one.bps else f" to {one.target} down"
+    elif one.kind != "service_down":
+        at += f" {one.node}" + (f", {one.factor:g} times as slow" if one.kind == "slow_node" else "")
+    return f"{at}: {one.at_ns / 1e9:,.0f} to {one.until_ns / 1e9:,.0f} s"
+
+
+def _unit(ns: int) -> tuple[float, str]:
+    for seconds, name in ((3600, "hours"), (60, "minutes")):
+        if ns >= 3 * seconds * SECOND_NS:
+            return float(seconds * SECOND_NS), f"simulated {name}"
+    return float(SECOND_NS), "simulated seconds"
+
+
+def _series(title: str, y_name: str, rows: Sequence[tuple[str, Points]], outcome: Outcome) -> str:
+    """Lines over time, which is given in ns, with the times of faults."""
+    unit, name = _unit(outcome.run.duration_ns)
+    shown = [(row, [(at_ns / unit, value) for at_ns, value in points]) for row, points in rows]
+    faults = [(one.at_ns / unit, one.until_ns / unit) for one in outcome.run.scenario.planned_faults()]
+    return lines(title, name, y_name, shown, faults, "a fault")
 
 
 def _times(said: SimulateAnswer) -> str:
@@ -90,7 +133,7 @@ def _times(said: SimulateAnswer) -> str:
         cells = "".join(f"<td>{value:.3f}</td>" for value in (times.mean, times.p50, times.p90, times.p99))
         rows.append(f"<tr><th>{name}</th>{cells}</tr>")
     head = "<tr><th>seconds</th><th>mean</th><th>p50</th><th>p90</th><th>p99</th></tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
 
 
 def _distributions(outcome: Outcome) -> str:
@@ -105,28 +148,27 @@ def _distributions(outcome: Outcome) -> str:
 
 def _over_time(outcome: Outcome) -> str:
     tally = outcome.tally
-    window = tally.window_ns / 1e9
     windows = zip(tally.series_ttft, tally.series_first, strict=True)
-    points = [(at * window, total / many / 1e9) for at, (total, many) in enumerate(windows) if many]
-    return lines("Time to the first token, by arrival", "simulated seconds", "seconds", [("first token", points)])
+    points = [(at * tally.window_ns, total / many / 1e9) for at, (total, many) in enumerate(windows) if many]
+    return _series("Time to the first token, by arrival", "seconds", [("first token", points)], outcome)
 
 
 def _waiting(outcome: Outcome) -> str:
     names = [one.name for one in outcome.world.setup.clusters]
     rows = [
-        (name, [(at_ns / 1e9, float(waiting[at])) for at_ns, waiting, _ in outcome.tally.series])
+        (name, [(at_ns, float(waiting[at])) for at_ns, waiting, _ in outcome.tally.series])
         for at, name in enumerate(names)
     ]
-    return lines("Requests that wait for prefill", "simulated seconds", "requests", rows)
+    return _series("Requests that wait for prefill", "requests", rows, outcome)
 
 
-def _staff(said: BalanceAnswer, until_s: float) -> str:
+def _staff(said: BalanceAnswer, until_s: float, outcome: Outcome) -> str:
     """Steps, not slopes: a node takes work or does not."""
     rows: dict[str, list[tuple[float, float]]] = {"prefill": [], "decode": []}
     for one, after in zip(said.staff, [*(one.at_s for one in said.staff[1:]), until_s], strict=True):
         for name, count in (("prefill", one.prefill), ("decode", one.decode)):
-            rows[name] += [(one.at_s, float(count)), (after, float(count))]
-    return lines("Nodes of the PD cluster that take work", "simulated seconds", "nodes", list(rows.items()))
+            rows[name] += [(one.at_s * 1e9, float(count)), (after * 1e9, float(count))]
+    return _series("Nodes of the PD cluster that take work", "nodes", list(rows.items()), outcome)
 
 
 def _conversions(said: BalanceAnswer) -> str:
@@ -140,15 +182,17 @@ def _conversions(said: BalanceAnswer) -> str:
         rows.append(f"<tr><th>{escape(one.node)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     tuned = "; ".join(f"{one.tokens:,} from {one.at_s:.0f} s" for one in said.thresholds) or "not moved"
     return (
-        f"<p>Roles by {escape(said.rule)}: {len(said.conversions)} conversions, {said.reversals} undone within two "
-        f"hours. Threshold: {tuned}.</p><table><tr>{head}</tr>{''.join(rows)}</table>"
+        f"<p>Roles by {escape(said.rule)}: conversions {len(said.conversions)}, {said.reversals} undone within two "
+        f"hours. Threshold: {tuned}.</p>"
+        f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
     )
 
 
 def _egress(outcome: Outcome) -> str:
     window = outcome.tally.window_ns
-    points, before = [], 0.0
+    points: list[tuple[float, float]] = []
+    before = 0.0
     for at_ns, _, sent in outcome.tally.series:
-        points.append((at_ns / 1e9, (sent - before) * 8 / window))
+        points.append((at_ns, (sent - before) * 8 / window))
         before = sent
-    return lines("KV over links", "simulated seconds", "Gbps", [("egress", points)])
+    return _series("KV over links", "Gbps", [("egress", points)], outcome)
