@@ -1,7 +1,7 @@
-"""Hearing what vLLM's nodes keep in their prefix caches: their KV events over ZeroMQ.
+"""Hearing what nodes keep in their prefix caches: KV events over ZeroMQ, vLLM's and ours.
 
 It knows the socket, and which nodes there are by their topics; it does not know what is made of the events. Messages
-that cannot be read, and gaps in a node's sequence, are counted: who keeps an index must then ask anew.
+that cannot be read, and gaps in a node's sequence, are counted: who keeps an index (`kvfollow`) then asks anew.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class KVEventsReader:
         metrics: Metrics,
         listen: Callable[[NodeName, KVEvents], None] = lambda node, events: None,
     ) -> None:
-        self._nodes, self._metrics, self._listen = frozenset(nodes), metrics, listen
-        self._next: dict[NodeName, int] = {}
+        self._nodes, self._metrics, self._listen = set(nodes), metrics, listen
+        self._next: dict[tuple[NodeName, int], int] = {}
         self._socket = zmq.asyncio.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, QUEUED)
@@ -47,6 +47,12 @@ class KVEventsReader:
         except zmq.ZMQError as error:
             self._socket.close()
             raise ConfigError(f"cannot listen on {at}: {error.strerror}; expected a free address") from None
+
+    def hear(self, node: NodeName) -> None:
+        """This node too."""
+        if node not in self._nodes:
+            self._nodes.add(node)
+            self._socket.setsockopt(zmq.SUBSCRIBE, node.encode())
 
     async def run(self) -> None:
         """Reads, until cancelled."""
@@ -67,11 +73,12 @@ class KVEventsReader:
             log.warning("KV events cannot be read", node=node, detail=error.detail)
             self._metrics.kv_events(node, "broken", 1)
             return
-        expected = self._next.get(node, events.sequence)
+        stream = (node, events.rank or 0)  # each data-parallel rank counts for itself
+        expected = self._next.get(stream, events.sequence)
         if events.sequence > expected:
             log.warning("KV events were lost", node=node, messages=events.sequence - expected)
             self._metrics.kv_events(node, "lost", events.sequence - expected)
-        self._next[node] = events.sequence + 1  # a lower one: the node began anew
+        self._next[stream] = events.sequence + 1  # a lower one: the node began anew
         for event in events.events:
             self._metrics.kv_events(node, KINDS[type(event)], 1)
         self._listen(node, events)

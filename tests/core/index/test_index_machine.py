@@ -93,13 +93,16 @@ class Index(RuleBasedStateMachine):
             assert {found.place: found for found in answer.held} == self.naive.usable(word)
             assert set(answer.unknown) == {one for one, known in self.naive.known.items() if known is Known.UNKNOWN}
 
-    @rule(word=WORDS)
-    def read_back(self, word: Word) -> None:
+    @rule(word=WORDS, most=st.integers(1, 9))
+    def read_back(self, word: Word, most: int) -> None:
         other = PrefixIndex(self.run_blocks)
         for place, (epoch, known) in self.index.places().items():
             other.open(place, epoch, self.index.groups(place), known)
-            for hashes, parent, tier, group in self.index.held(place):
-                other.stored(place, hashes, parent, tier=tier, group=group)
+            after: int | None = -1
+            while after is not None:
+                found, after = self.index.held(place, after, most)
+                for hashes, parent, tier, group in found:
+                    other.stored(place, hashes, parent, tier=tier, group=group)
         other.validate()
         assert set(other.usable(self.chain(word)).held) == set(self.index.usable(self.chain(word)).held)
         assert other.blocks <= self.index.blocks  # without holes in the middle of runs

@@ -28,20 +28,31 @@ class Piece(NamedTuple):
     group: int | None
 
 
-def pieces(keeper: Keeper) -> Iterator[Piece]:
-    """All that the index has seen the blocks of; those nearer to the root first, what has no root last."""
-    runs = sorted(keeper.runs, key=lambda run: (run.start < 0, run.start, run.hashes[0]))
+def pieces(keeper: Keeper, after: int, most_hashes: int | None) -> tuple[list[Piece], int | None]:
+    """What it holds of runs whose first hash is above `after`, in that order, and the last one's if there are more."""
+    runs = sorted((run for run in keeper.runs if run.hashes[0] > after), key=lambda run: run.hashes[0])
+    found: list[Piece] = []
+    hashes = 0
     for run in runs:
-        many = len(keeper.tiers) > 1
-        for tier, plane in keeper.tiers.items():
-            mask = (run.planes or {}).get(plane, 0) if many else run.mask(keeper.number)
-            for low, high in _segments(mask):
-                yield Piece(run.hashes[low:high], run.hashes[low - 1] if low else run.above, tier, None)
-        for group, tiers in keeper.states.items():
-            for tier, plane in tiers.items():
-                mask = (run.planes or {}).get(plane, 0)
-                if mask:
-                    yield Piece(tuple(run.hashes[at] for at in numbers_of(mask)), None, tier, group)
+        of_run = list(_of_run(keeper, run))
+        found += of_run
+        hashes += sum(len(piece.hashes) for piece in of_run)
+        if most_hashes is not None and hashes >= most_hashes and run is not runs[-1]:
+            return found, run.hashes[0]
+    return found, None
+
+
+def _of_run(keeper: Keeper, run: Run) -> Iterator[Piece]:
+    many = len(keeper.tiers) > 1
+    for tier, plane in keeper.tiers.items():
+        mask = (run.planes or {}).get(plane, 0) if many else run.mask(keeper.number)
+        for low, high in _segments(mask):
+            yield Piece(run.hashes[low:high], run.hashes[low - 1] if low else run.above, tier, None)
+    for group, tiers in keeper.states.items():
+        for tier, plane in tiers.items():
+            mask = (run.planes or {}).get(plane, 0)
+            if mask:
+                yield Piece(tuple(run.hashes[at] for at in numbers_of(mask)), None, tier, group)
 
 
 def size_bytes(runs_of: dict[int, Run], runs: int) -> int:

@@ -14,7 +14,7 @@ all places at once, for holders are bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -252,14 +252,21 @@ class PrefixIndex:
         """About what it takes. The cost is small."""
         return size_bytes(self._runs_of, self._runs)
 
-    def held(self, place: Place) -> Iterator[Piece]:
-        """All that `place` holds, in pieces that `stored` takes; those nearer to the root first."""
-        yield from pieces(self._keeper(place))
-        for block, planes in self._loose.items():
-            for plane, keeper in planes.items():
-                if keeper.place == place:
-                    group, tier = _group_of(keeper, plane)
-                    yield Piece((block,), None, tier, group)
+    def held(self, place: Place, after: int = -1, most_hashes: int | None = None) -> tuple[list[Piece], int | None]:
+        """What `place` holds, in pieces that `stored` takes, by the first hash of a run; and where to go on, or None.
+
+        `after`: what the last call said. Pieces have about `most_hashes` hashes, and are at least one. Between calls
+        all may change: what did not is in some piece.
+        """
+        keeper = self._keeper(place)
+        found, following = pieces(keeper, after, most_hashes)
+        if following is None:
+            for block in sorted(keeper.loose):
+                for plane, owner in self._loose[block].items():
+                    if owner is keeper:
+                        group, tier = _group_of(keeper, plane)
+                        found.append(Piece((block,), None, tier, group))
+        return found, following
 
     def validate(self) -> None:
         """Raises InvariantError when it contradicts itself. The cost is of all that is in it."""
