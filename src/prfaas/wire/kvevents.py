@@ -33,8 +33,10 @@ class BlocksStored:
     """Full blocks that can be reused from now on: `tokens` of all of them, `block_tokens` in each.
 
     `hashes` may be empty: hybrid models tell so of groups whose blocks cannot be looked up. `group` and `kind` say
-    which group of layers it is, where the engine has several. `medium`: "GPU", "CPU", ...; None: not said. `adapter`:
-    a LoRA's name, or `#` and its number. `extra`: what else is in the hash, by block: the adapter, a salt (text), images (pairs), digests.
+    which group of layers it is, where the engine has several. `medium`: "GPU", "CPU", ...; None: not said.
+
+    `adapter`: a LoRA's name, or `#` and its number. `extra`: what else is in the hash, by block: the adapter, a salt
+    (text), images (pairs), digests.
     """
 
     hashes: tuple[BlockHash, ...]
