@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from prfaas.testing.grid import THRESHOLD, Grid, two_clusters
-from prfaas.testing.noderig import Rig, until
+from prfaas.testing.noderig import LIMITS, Rig, until
 
 LENGTHS = [9, 45, 60, 240] * 4
 """On both sides of the threshold, each of an octave of its own: what heads learn from."""
@@ -82,3 +85,37 @@ async def test_a_node_that_is_free_and_sooner_gets_the_work(
         assert second.endswith("unknown=kv_bytes")
         assert answer == said
         await grid.settled()
+
+
+async def test_an_idle_node_takes_what_waits_elsewhere(rig: Rig) -> None:
+    """What waits at home for the only node there is taken as soon as the other cluster has nothing to do."""
+    one = replace(LIMITS, max_sequences=1)
+    far = [await rig.node("far-p", "prefill", limits=one, prefill_ns=FAST)]
+    home = [await rig.node("home-p", "prefill", limits=one, prefill_ns=SLOW)]
+    decoders = [await rig.node("home-d", "decode")]
+    async with two_clusters(rig, far=far, home=home, decoders=decoders, policy="ours") as grid:
+        await routes(grid, [10, 300])
+        gates = {node: asyncio.Event() for node in (far[0].identity.name, home[0].identity.name)}
+        for node in (far[0], home[0]):
+            node.engine.before_chunk = partial(_pass, gates[node.identity.name])
+        alone = await decoders[0].complete([67] * 40, max_tokens=5)
+        async with AsyncExitStack() as asked:
+            first = await asked.enter_async_context(grid.asking([65] * 300, max_tokens=5))
+            await until(lambda: far[0].engine.running == 1, "a long one computes far away")
+            second = await asked.enter_async_context(grid.asking([66] * 40, max_tokens=5))
+            await until(lambda: home[0].engine.running == 1, "a short one at home")
+            third = await asked.enter_async_context(grid.asking([67] * 40, max_tokens=5))
+            await until(lambda: grid.gateway.in_flight == 3, "another waits at home")
+            gates[far[0].identity.name].set()
+            assert (await first).headers["x-prfaas-route"] == "remote; cluster=far; reason=long"
+            moved = await third
+            assert moved.headers["x-prfaas-route"] == "remote; cluster=far; reason=claimed"
+            assert moved.text == alone.text
+            gates[home[0].identity.name].set()
+            assert (await second).headers["x-prfaas-route"] == "local; cluster=home; reason=short"
+        await grid.settled()
+        assert home[0].engine.seen["prefill"] == 1, "the one that was taken never ran there"
+
+
+async def _pass(gate: asyncio.Event, _start: int) -> None:
+    await gate.wait()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from prfaas.core.ids import ClusterName, RequestId
+from prfaas.core.ids import ClusterName, NodeName, RequestId
 from prfaas.core.routing.catalog import NAMES
 from prfaas.core.routing.curve import Curve
-from prfaas.core.routing.effects import Decided
+from prfaas.core.routing.effects import AskCredit, CancelPrefill, Decided, Refuse, ReleaseCredit
 from prfaas.core.routing.events import Arrived, CreditGranted, LegFailed, PrefillBound, PrefillDone
+from prfaas.core.routing.request import MOVES
 from prfaas.core.routing.router import Router
-from prfaas.core.routing.view import SourceSeen
+from prfaas.core.routing.view import DecodeSeen, SourceSeen
 from prfaas.testing.scenario import FAR, HOME, MS, router, world_up
 
 SLOW, FAST = Curve([(1, MS), (100_000, 100_000 * MS)]), Curve([(1, MS // 4), (100_000, 25_000 * MS)])
@@ -131,3 +132,73 @@ def test_the_ledger_is_the_policy_s_own_view() -> None:
     home, far = machine.backlogs
     assert (home.name, far.name, home.order) == (ClusterName("home"), ClusterName("far"), 0.25)
     assert (len(far), len(far.ends), far.links[0].unsent_bytes) == (0, 1, 5_000_000)
+
+
+def busy(machine: Router) -> None:
+    """A short prompt computes far away, another at home, and `third` waits at home for its node, with credit."""
+    learn_kv(machine)
+    for name, cluster in (("first", FAR), ("second", HOME), ("third", HOME)):
+        assert decide(machine, 900, name, now_ns=10).cluster == cluster
+        machine.handle(10, CreditGranted(RequestId(name), 1, "d0"))
+        if name != "third":
+            machine.handle(10, PrefillBound(RequestId(name), 1, "p0"))
+    machine.validate()
+
+
+def test_an_idle_node_takes_what_waits_elsewhere() -> None:
+    machine = up("ours")
+    busy(machine)
+    effects = machine.handle(20, PrefillDone(RequestId("first"), 1))
+    machine.validate()
+    assert [type(effect) for effect in effects] == [CancelPrefill, ReleaseCredit, Decided, AskCredit]
+    moved = next(effect for effect in effects if isinstance(effect, Decided))
+    assert (moved.request, moved.attempt, moved.reason, moved.cluster) == ("third", 2, "claimed", FAR)
+    node = next(life.place.node for life in machine.requests.values() if life.request == "third" and life.place)
+    assert moved.node == node, "its decode node stays"
+    assert [len(backlog) for backlog in machine.backlogs] == [0, 1]
+    assert machine.handle(21, PrefillBound(RequestId("third"), 1, "p0")) == [], "the head that it left was late"
+
+
+@pytest.mark.parametrize("kind", ["threshold", "fastest", "priced"])
+def test_policies_that_do_not_move_leave_it(kind: str) -> None:
+    machine = up(kind)
+    learn_kv(machine)
+    for name in ("a", "b", "c"):
+        decide(machine, 900, name, now_ns=10)
+    before = [life.stage for life in machine.requests.values()]
+    machine.handle(20, SourceSeen(FAR, 8, 0, 0, 100_000, curve=FAST))
+    assert [life.stage for life in machine.requests.values()] == before
+
+
+def test_times_that_are_not_known_move_nothing() -> None:
+    machine = up("ours", far=None)
+    learn_kv(machine)
+    for name in ("a", "b", "c"):
+        assert decide(machine, 900, name, now_ns=10).cluster == HOME
+    machine.handle(20, SourceSeen(FAR, 8, 0, 0, 100_000))
+    assert len(machine.backlogs[0]) == 3
+    machine.handle(20, SourceSeen(FAR, 8, 0, 0, 100_000, curve=FAST))
+    assert len(machine.backlogs[0]) == 1, "the first is as good as started"
+
+
+def test_moves_are_bounded_and_are_no_failures() -> None:
+    machine = up("ours")
+    learn_kv(machine)
+    for name in ("first", "second"):
+        decide(machine, 900, name, now_ns=10)
+        begin(machine, name, now_ns=10)
+    name, at, moved = RequestId("third"), 10, []
+    decide(machine, 900, name, now_ns=at)
+    for turn in range(3 * MOVES):  # now one cluster is idle and fast, now the other
+        at += 10
+        here, there = (HOME, FAR) if turn % 2 else (FAR, HOME)
+        machine.handle(at, SourceSeen(there, 1, 0, 1, 100_000, curve=SLOW, rest_running=900))
+        effects = machine.handle(at, SourceSeen(here, 9, 0, 0, 100_000, curve=FAST))
+        moved += [effect.cluster for effect in effects if isinstance(effect, Decided)]
+        machine.validate()
+    assert len(moved) == MOVES
+    for failure in range(4):
+        effects = machine.handle(at, LegFailed(name, 1 + MOVES + failure, "credit", "unreachable", "it is gone"))
+        machine.handle(at, DecodeSeen(NodeName(f"d{failure + 2}"), True, 0, 100_000))
+    refused = next(effect for effect in effects if isinstance(effect, Refuse))
+    assert "4 attempts failed" in refused.message

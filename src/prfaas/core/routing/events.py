@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prfaas.core.ids import RequestId
+from prfaas.core.ids import ClusterName, LinkName, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,17 @@ class PrefillQueued:
     request: RequestId
     attempt: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An idle node of another cluster, over `link`, takes the prefill, which waits. The router itself says so."""
+
+    request: RequestId
+    attempt: int
+    cluster: ClusterName
+    link: LinkName
+    remote: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,7 @@ RequestEvent = (
     Arrived
     | CreditGranted
     | PrefillQueued
+    | Claimed
     | PrefillBound
     | PrefillDone
     | LegFailed

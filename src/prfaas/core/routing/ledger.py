@@ -17,7 +17,7 @@ from prfaas.core.routing.backlog import Backlog
 from prfaas.core.routing.crossing import Crossing
 from prfaas.core.routing.curve import Curve
 from prfaas.core.routing.kvsize import KvSize
-from prfaas.core.routing.policy import IMPOSSIBLE, Job
+from prfaas.core.routing.policy import IMPOSSIBLE, Job, Policy
 from prfaas.core.routing.uplink import Uplink
 from prfaas.core.routing.view import JobSeen, Source, SourceSeen
 
@@ -35,9 +35,10 @@ class Own:
     """A request of ours. `at`: the cluster that has its prefill, or `NOWHERE`; `end_ns`: when it should end, once it
     runs."""
 
-    __slots__ = ("at", "end_ns", "job", "transfer")
+    __slots__ = ("at", "end_ns", "job", "request", "transfer")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, request: RequestId, job: Job) -> None:
+        self.request = request
         self.job = job
         self.transfer: TransferId | None = None
         self.at = NOWHERE
@@ -64,6 +65,7 @@ class Ledger:
         self._at = {source.cluster: at for at, source in enumerate(self.sources)}
         self._options = tuple(range(len(self.sources)))
         self._own: dict[RequestId, Own] = {}
+        self._numbers: dict[int, Own] = {}
         self._transfers: dict[TransferId, Own] = {}
         self._gone: dict[TransferId, int] = {}
         self._others: list[tuple[list[Job], list[int]]] = [([], []) for _ in self.sources]
@@ -76,7 +78,7 @@ class Ledger:
         if own is None:
             clusters = len(self.sources)
             job = Job(self._came, now_ns, tokens, self._options, [tokens] * clusters, [0] * clusters, [0] * clusters)
-            own = self._own[request] = Own(job)
+            own = self._own[request] = self._numbers[job.number] = Own(request, job)
             self._came += 1
         self._leave(now_ns, own)
         job = own.job
@@ -84,9 +86,7 @@ class Ledger:
         for at, can in enumerate(able):
             job.prefill_ns[at] = self._prefill_ns(at, tokens) if can else IMPOSSIBLE
             job.kv_bytes[at] = 0 if at == HOME else kv_bytes
-        for crossing in self._crossings:
-            if crossing is not None:
-                crossing.book(now_ns)
+        self._book(now_ns)
         return job
 
     def unknown(self, job: Job) -> tuple[str, ...]:
@@ -131,6 +131,27 @@ class Ledger:
         own = self._own.pop(request, None)
         if own is not None:
             self._leave(now_ns, own)
+            del self._numbers[own.job.number]
+
+    def claims(self, now_ns: int, policy: Policy) -> tuple[RequestId, Source] | None:
+        """The request that an idle node elsewhere should take, and where that is; None when there is none.
+
+        A job beside an idle node of its own cluster is as good as started: nobody takes it. Times that are not known
+        are no reason to move.
+        """
+        takers = [at for at, one in enumerate(self.backlogs) if one.idle > len(one)]
+        if not takers or not policy.moves or all(one.idle >= len(one) for one in self.backlogs):
+            return None
+        self._book(now_ns)
+        for taker in takers:
+            job = policy.claim(now_ns, taker, self.backlogs)
+            if job is None or not (self.knows(taker, job.tokens) and self.knows(job.where, job.tokens)):
+                continue
+            other = self.backlogs[job.where]
+            if any(job is one for one in other.waiting[: other.idle]):
+                continue
+            return self._numbers[job.number].request, self.sources[taker]
+        return None
 
     def report(self, now_ns: int, seen: SourceSeen) -> None:
         """What a head says of its cluster, or that it cannot be asked. News of clusters that are no source is none."""
@@ -182,8 +203,14 @@ class Ledger:
             crossing = self._crossings[at]
             if crossing is not None and len(crossing) != len(ends[at]) - len(self._others[at][1]):
                 raise InvariantError(f"{len(crossing)} transfers cross from {backlog.name}")
-        if len(self._transfers) != sum(own.transfer is not None for own in self._own.values()):
+        placed = sum(own.transfer is not None for own in self._own.values())
+        if len(self._transfers) != placed or len(self._numbers) != len(self._own):
             raise InvariantError(f"transfers {sorted(self._transfers)} of requests {sorted(self._own)}")
+
+    def _book(self, now_ns: int) -> None:
+        for crossing in self._crossings:
+            if crossing is not None:
+                crossing.book(now_ns)
 
     def _prefill_ns(self, at: int, tokens: int) -> int:
         curve = self._curves[at]

@@ -8,7 +8,7 @@ blocks while it waits for a decode that waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from prfaas.core.errors import InvariantError
@@ -30,6 +30,7 @@ from prfaas.core.routing.effects import (
 from prfaas.core.routing.events import (
     Answered,
     Arrived,
+    Claimed,
     ClientGone,
     CreditGranted,
     DeadlinePassed,
@@ -59,8 +60,11 @@ class Life(Enum):
     ENDED = "over"
 
 
+MOVES = 4
+"""So often a request may be taken by another cluster's idle node."""
 LIVE = (Life.CREDIT, Life.PREFILL, Life.HANDOVER, Life.WHOLE, Life.ANSWERING)
 TRYING = (Life.CREDIT, Life.PREFILL, Life.HANDOVER, Life.WHOLE)
+WAITING = (Life.CREDIT, Life.PREFILL)
 PLACED = (Life.CREDIT, Life.WHOLE, Life.ENDED)
 
 
@@ -106,7 +110,7 @@ class RequestLife:
     """One request. `plan(now_ns, request, tokens, tried)` chooses places; `home` and `threshold` are for the decision
     log.
 
-    At most `attempts` places are tried.
+    At most `attempts` places are tried; moving to another cluster's idle node, at most `MOVES` times, is no try.
     """
 
     TABLE = Table("request", Life, Life.NEW, [Life.ENDED])
@@ -120,6 +124,7 @@ class RequestLife:
         self._home = home
         self._threshold = threshold
         self._attempts = attempts
+        self._moves = 0
         self.tokens = 0
         self._tried = Tried()
         self._prefill_open = False
@@ -146,6 +151,11 @@ class RequestLife:
         if self.place is None or not (self._prefill_open or self.state is Life.CREDIT):
             return None
         return self.place.cluster
+
+    @property
+    def movable(self) -> bool:
+        """Whether its prefill waits, and may be taken elsewhere."""
+        return self.state in WAITING and self._moves < MOVES
 
     @property
     def stage(self) -> Stage | None:
@@ -197,6 +207,20 @@ class RequestLife:
     @TABLE.on([Life.PREFILL], PrefillQueued, [Life.PREFILL], "still waiting; the position is for the metrics")
     def _queued(self, now_ns: int, event: PrefillQueued) -> list[Effect]:
         return []
+
+    @TABLE.on(WAITING, Claimed, [Life.CREDIT], "a node elsewhere idles and is sooner: withdrawn, and asked for there")
+    def _claimed(self, now_ns: int, event: Claimed) -> list[Effect]:
+        self._moves += 1
+        place = replace(
+            self._placed(),
+            cluster=event.cluster,
+            link=event.link,
+            remote=event.remote,
+            reason="claimed",
+            unknown=(),
+            scores=(),
+        )
+        return self._close("") + self._go(now_ns, place, after="")
 
     @TABLE.on([Life.PREFILL], PrefillBound, [Life.HANDOVER], "a node is chosen: the decode leg starts and dials it")
     def _bound(self, now_ns: int, event: PrefillBound) -> list[Effect]:
@@ -271,8 +295,9 @@ class RequestLife:
         return [*self._close(""), *self._end("broken")]
 
     def _again(self, now_ns: int, leg: str, code: str, detail: str) -> list[Effect]:
-        if self.attempt >= self._attempts:
-            message = f"{self.attempt} attempts failed; the last one: {leg}: {detail}"
+        tries = self.attempt - self._moves
+        if tries >= self._attempts:
+            message = f"{tries} attempts failed; the last one: {leg}: {detail}"
             return [Refuse(self.request, 502, code, message), *self._end("refused")]
         return self._place(now_ns, after=f"{leg}:{code}")
 
@@ -280,6 +305,10 @@ class RequestLife:
         place = self._plan(now_ns, self.request, self.tokens, self._tried)
         if isinstance(place, NoPlace):
             return [Refuse(self.request, place.status, place.code, place.message), *self._end("refused")]
+        return self._go(now_ns, place, after)
+
+    def _go(self, now_ns: int, place: Place, after: str) -> list[Effect]:
+        """The next attempt."""
         self.place, self._called_ns = place, now_ns
         self.attempt += 1
         decided = Decided(

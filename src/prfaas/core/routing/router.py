@@ -16,7 +16,7 @@ from prfaas.core.routing.backlog import Backlog
 from prfaas.core.routing.catalog import DEFAULT
 from prfaas.core.routing.chooser import Chooser
 from prfaas.core.routing.effects import Ended
-from prfaas.core.routing.events import Arrived, CreditGranted, NodeLost, RequestEvent
+from prfaas.core.routing.events import Arrived, Claimed, CreditGranted, NodeLost, RequestEvent
 from prfaas.core.routing.placement import choose_decoder
 from prfaas.core.routing.request import Effect, Life, NoPlace, Place, RequestLife, Tried
 from prfaas.core.routing.threshold import Threshold
@@ -60,12 +60,12 @@ class Router:
             case SourceSeen():
                 self.view.seen[event.cluster] = event
                 self._ledger.report(now_ns, event)
-                return []
+                return self._claims(now_ns)
             case DecodeSeen():
                 self.view.decoders[event.node] = event
                 return []
             case DecodeLost():
-                return self._lost(now_ns, event)
+                return self._lost(now_ns, event) + self._claims(now_ns)
             case Arrived():
                 if event.request in self.requests:
                     raise InvariantError(f"request {event.request} arrived twice")
@@ -79,7 +79,19 @@ class Router:
                 life = known
                 if isinstance(event, CreditGranted):
                     self._ledger.kv.seen(life.tokens, event.kv_bytes)
-        return self._step(now_ns, life, event)
+        return self._step(now_ns, life, event) + self._claims(now_ns)
+
+    def _claims(self, now_ns: int) -> list[Effect]:
+        """Idle nodes take what waits elsewhere, if the policy lets them."""
+        effects: list[Effect] = []
+        while (claim := self._ledger.claims(now_ns, self._chooser.policy)) is not None:
+            request, source = claim
+            life = self.requests[request]
+            if not life.movable:
+                break
+            event = Claimed(request, life.attempt, source.cluster, source.link, not source.home)
+            effects += self._step(now_ns, life, event)
+        return effects
 
     def _lost(self, now_ns: int, event: DecodeLost) -> list[Effect]:
         if event.until_ns is None:
