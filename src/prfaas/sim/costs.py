@@ -16,15 +16,20 @@ LAST = 1 << 12
 """Prefill times of parts of prompts that are remembered: a request is priced several times."""
 
 
-def remembered(of: Callable[[int], int], most: int = 1 << 18) -> Callable[[int], int]:
-    """`of`, with the values that were asked for kept, at most so many of them."""
+MOST = 1 << 18
+"""Values of whole prompts that are."""
+
+
+def remembered(of: Callable[[int], int]) -> Callable[[int], int]:
+    """`of`, with the values that were asked for kept, at most `MOST` of them."""
     known: dict[int, int] = {}
+    kept = known.get
 
     def value(tokens: int) -> int:
-        found = known.get(tokens)
+        found = kept(tokens)
         if found is None:
             found = of(tokens)
-            if len(known) < most:
+            if len(known) < MOST:
                 known[tokens] = found
         return found
 
@@ -32,13 +37,36 @@ def remembered(of: Callable[[int], int], most: int = 1 << 18) -> Callable[[int],
 
 
 def prefill_time(profile: Profile) -> PrefillNs:
-    """The profile's times, never less than a nanosecond; those of whole prompts are remembered, of others the last."""
-    whole = remembered(lambda tokens: max(1, profile.prefill_ns(tokens, tokens)))
+    """The profile's times, never less than a nanosecond; those of whole prompts are remembered, of others the last.
+
+    A profile that was measured without cached tokens only says of others what more the whole context takes than what is
+    cached, and what a prompt of none takes: two times of whole prompts, which are remembered.
+    """
+    known: dict[int, int] = {}
+    kept = known.get
+
+    def missing(tokens: int) -> int:
+        found = max(1, profile.prefill_ns(tokens, tokens))
+        if len(known) < MOST:
+            known[tokens] = found
+        return found
+
+    if len(profile.prefills) == 1:
+        none_ns = profile.prefills[0][1].at(0).ns
+
+        def grown_ns(uncached: int, context: int) -> int:
+            whole = kept(context) or missing(context)
+            if uncached == context:
+                return whole
+            cached = context - uncached
+            return max(1, whole - (kept(cached) or missing(cached)) + none_ns)
+
+        return grown_ns
     parts: dict[tuple[int, int], int] = {}
 
     def prefill_ns(uncached: int, context: int) -> int:
         if uncached == context:
-            return whole(uncached)
+            return kept(uncached) or missing(uncached)
         found = parts.get((uncached, context))
         if found is None:
             if len(parts) >= LAST:

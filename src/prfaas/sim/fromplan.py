@@ -81,7 +81,7 @@ class Planned:
     def replay(self, rate: float | None) -> Iterator[Arrival]:
         """The trace's requests, at its own times or stretched to `rate` a second."""
         stretch = 1.0 if rate is None else self.recorded_rate / rate
-        return (row._replace(at_ns=round(row.at_ns * stretch)) for row in self.rows)
+        return (Arrival(round(row.at_ns * stretch), row.tokens, row.output, row.blocks) for row in self.rows)
 
 
 def planned(plan: Plan, design: Design | None = None) -> Planned:

@@ -8,6 +8,7 @@ request's life from arrival to its last token, each step planning the next. Faul
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -21,7 +22,6 @@ from prfaas.core.routing.policy import IMPOSSIBLE, Answer, Policy
 from prfaas.core.routing.uplink import Uplink
 from prfaas.sim.arrivals import Arrival
 from prfaas.sim.balance import Balance, BalanceSetup
-from prfaas.sim.costs import remembered
 from prfaas.sim.decode import DecodeNode, DecodePool
 from prfaas.sim.faults import Fault
 from prfaas.sim.line import Line
@@ -88,7 +88,7 @@ class World:
         self.nodes: list[list[PrefillNode]] = [[] for _ in setup.clusters]
         self.idle: list[list[PrefillNode]] = [[] for _ in setup.clusters]
         self.open: list[list[Any]] = [[] for _ in setup.clusters]  # nodes with work and room for more
-        self._kv = remembered(setup.kv_bytes)
+        self._kv = setup.kv_bytes
         self.caches = [self.cache(setup) for _ in setup.clusters] if setup.cache else []
         self._lease_ns = setup.cache.lease_ns if setup.cache else 0
         self.pools = [self._pool(one) for one in setup.clusters]
@@ -178,17 +178,25 @@ class World:
         return self._sessions is not None
 
     def run(self) -> None:
-        """Until nothing is left to come. Ctrl-C ends it early, with what was computed."""
-        heap, done = self._heap, 0
+        """Until nothing is left to come. Ctrl-C ends it early, with what was computed.
+
+        Requests, transfers and prefixes make no cycles, so the collector of cycles, which would walk through all that
+        is alive again and again, rests meanwhile.
+        """
+        heap = self._heap
+        collects = gc.isenabled()
+        gc.disable()
         try:
             while heap:
                 now_ns, _, method, argument = heappop(heap)
                 self.now_ns = now_ns
-                done += 1
                 method(now_ns, argument)
         except KeyboardInterrupt:
             self.interrupted = True
-        self.events += done
+        finally:
+            if collects:
+                gc.enable()
+        self.events = next(self._seq) - len(heap)
 
     def validate(self) -> None:
         """Raises InvariantError when something is in two places, or beyond what there is."""
@@ -324,7 +332,8 @@ class World:
     def _copied(self, now_ns: int, copy: Copy) -> None:
         """A prefix has come: prefill begins."""
         node, request = copy.node, copy.request
-        if node.running is not request or node.copy is not copy.flow:
+        flow, copy.flow = copy.flow, None
+        if node.running is not request or node.copy is not flow:
             return
         node.copy = None
         at = node.cluster
