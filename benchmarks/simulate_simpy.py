@@ -25,7 +25,7 @@ def simulated(case: Planned, rate: float, duration_s: float, seed: int = 1) -> H
     (home, far), link = case.setup.clusters, case.setup.links[0]
     nodes = simpy.Resource(env, home.prefill), simpy.Resource(env, far.prefill)
     slots = simpy.Resource(env, home.decode * home.batch)
-    line = simpy.Container(env, link.bps, link.bps)
+    line = simpy.Container(env, init=link.bps)  # without a capacity: sums of floats may exceed it by a little
     costs, kv_bytes = (home.prefill_ns, far.prefill_ns), case.setup.kv_bytes
     step_s, rtt_s = (home.flat_step_ns or 0) / 1e9, link.rtt_ns / 1e9
     warm_s = duration_s * WARM_UP
