@@ -157,8 +157,8 @@ def without_caches(requests: int, rounds: int, simpy: bool) -> dict[str, Any]:
         found["ttft_more_than_simpy_ms"] = round(1000 * (same.said["ttft_s"] - its.said["ttft_s"]), 2)
         found["half_a_step_ms"] = (case.setup.clusters[0].flat_step_ns or 0) / 2e6
         print(
-            f"  the same rule: {found['times_simpy']} times simpy; mean TTFT {found['ttft_more_than_simpy_ms']} ms more: "
-            f"the wait for a decode step, {found['half_a_step_ms']} ms on average, is not in simpy's model"
+            f"  the same rule: {found['times_simpy']} times simpy; mean TTFT {found['ttft_more_than_simpy_ms']} ms "
+            f"more: the wait for a decode step, {found['half_a_step_ms']} ms on average, is not in simpy's model"
         )
     return found
 
