@@ -1,4 +1,4 @@
-"""What a run keeps does not grow with the requests that have ended: no cycles for the collector, no books that pile up."""
+"""What a run keeps does not grow with the requests that have ended: no cycles, no books that pile up."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class PrefixPool:
         ends = self._ends
         for depth in range(limit, limit - BACK if limit > BACK else 0, -1):
             node = ends.get(chain[depth - 1])
-            if node is not None and node.stop == depth and node.parent is not None:
+            if node is not None and node.stop == depth and node.ids[-1] == chain[depth - 1] and node.parent is not None:
                 return node
         return None
 
