@@ -22,9 +22,9 @@ NUMBERS = st.sampled_from([None, None, None, 0, 1, 2, 3])
 class Index(RuleBasedStateMachine):
     """One index beside the plain sets."""
 
-    @initialize(run_blocks=st.sampled_from([1, 2, 3, 64]))
-    def start(self, run_blocks: int) -> None:
-        self.index, self.naive = PrefixIndex(run_blocks), Naive()
+    @initialize(run_blocks=st.sampled_from([1, 2, 3, 64]), most_steps=st.sampled_from([0, 1, 2, 128]))
+    def start(self, run_blocks: int, most_steps: int) -> None:
+        self.index, self.naive = PrefixIndex(run_blocks, most_steps), Naive()
         self.hashes: dict[Word, int] = {}
         self.run_blocks = run_blocks
         self.epoch = 1

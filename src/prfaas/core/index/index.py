@@ -8,8 +8,8 @@ blocks before it are there, in whatever tier; the others are orphans, masked unt
 with request-level state (recurrent state, windows) are kept apart: a place with such groups can resume only where each
 of them has what it needs. A tier's copy that goes does not hide another tier's.
 
-A place's blocks that count are a prefix of any prompt, so `usable` bisects: a dozen looks into one dictionary settle
-all places at once, for holders are bits.
+A place's blocks that count are a prefix of any prompt, so `usable` bisects for where the longest one ends: a few looks
+into one dictionary, for a look settles a whole run. All others end on the way back, where holders are bits.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from prfaas.core.index.places import Keeper, Known, Place
 from prfaas.core.index.resume import Path, resumable
 from prfaas.core.index.runs import RUN_BLOCKS, Run, numbers_of
 
+MOST_STEPS = 128
+"""Four times the runs of a prompt of 2,048 blocks, where they are whole."""
 MOST_LOOSE = 1 << 16
 """States of blocks that the index has not seen; those that have waited longest are forgotten beyond."""
 NO_GROUPS: Mapping[int, int] = {}
@@ -35,10 +37,12 @@ NO_GROUPS: Mapping[int, int] = {}
 class PrefixIndex:
     """All places. Methods that take a `place` raise LocalError for one that is not open.
 
-    `run_blocks`: blocks of which one run may be. Longer runs are fewer, and slower to find a block in.
+    `run_blocks`: blocks of which one run may be. Longer runs are fewer, and slower to find a block in. `most_steps`:
+    runs that a look-up walks along before it bisects.
     """
 
-    def __init__(self, run_blocks: int = RUN_BLOCKS) -> None:
+    def __init__(self, run_blocks: int = RUN_BLOCKS, most_steps: int = MOST_STEPS) -> None:
+        self._most_steps = most_steps
         self._run_blocks = run_blocks
         self._runs_of: dict[int, Run] = {}
         self._orphans: dict[int, dict[int, Run]] = {}
@@ -173,17 +177,64 @@ class PrefixIndex:
         return Answer(tuple(held), self._unknown)
 
     def _lengths(self, chain: Sequence[int]) -> dict[int, int]:
-        """Blocks that count, by holder's number: all holders are bisected together, apart where they part.
+        """Blocks that count, by holder's number.
 
-        A look settles the whole run that it finds, since a run knows how far each holder goes in it.
+        Where the longest ends is bisected for; the others end on its path, which is walked up, run by run. Were that
+        many runs, the rest is bisected for, all holders together, apart where they part.
         """
-        runs_of, last = self._runs_of, len(chain) - 1
-        all_low = self._live_at(chain, 0) & self._trusted
-        if not all_low:
+        last = len(chain) - 1
+        low = self._live_at(chain, 0) & self._trusted
+        if not low:
             return {}
-        all_high = self._live_at(chain, last) & all_low
-        found = dict.fromkeys(numbers_of(all_high), last + 1)
-        spans = [(0, all_low, last, all_high)]
+        high = self._live_at(chain, last) & low
+        found = dict.fromkeys(numbers_of(high), last + 1)
+        left = low & ~high
+        if not left:
+            return found
+        run, end = (self._runs_of[chain[last]], last) if high else self._deepest(chain, low)
+        for _ in range(self._most_steps):
+            start = run.start
+            alive = run.full & left
+            if run.part:
+                for number in numbers_of(run.reach & left & ~alive):
+                    stop = start + run.live(number)
+                    if stop > end:
+                        alive |= 1 << number
+                    elif stop > start:
+                        found[number] = stop
+                        left &= ~(1 << number)
+            if alive:
+                found |= dict.fromkeys(numbers_of(alive), end + 1)
+                left &= ~alive
+            if not left or run.parent is None:
+                return found
+            run, end = run.parent, start - 1
+        self._bisect(chain, [(0, left, end + 1, 0)], found)
+        return found
+
+    def _deepest(self, chain: Sequence[int], alive: int) -> tuple[Run, int]:
+        """The run in which the last block ends that is live for any of the holders `alive`, who are at the first block
+        and not at the last, and the depth up to which the chain follows it."""
+        runs_of = self._runs_of
+        low, high = 0, len(chain) - 1
+        deepest, end = runs_of[chain[0]], 0
+        at = 0
+        while True:
+            run = runs_of.get(chain[at])
+            if run is None or not 0 <= at - run.start < len(run.hashes) or not _live(run, at) & alive:
+                high = at
+            else:
+                deepest, end = run, _along(run.hashes, run.start, chain, at, high)
+                if not _live(run, end) & alive:
+                    return deepest, end
+                low = end
+            if high - low <= 1:
+                return deepest, end
+            at = (low + high) >> 1
+
+    def _bisect(self, chain: Sequence[int], spans: list[tuple[int, int, int, int]], found: dict[int, int]) -> None:
+        """Where holders end in `spans`: depths, each with the holders for whom the block there is live."""
+        runs_of = self._runs_of
         while spans:
             low, at_low, high, at_high = spans.pop()
             if at_low == at_high:
@@ -194,42 +245,18 @@ class PrefixIndex:
                 continue
             middle = (low + high) >> 1
             run = runs_of.get(chain[middle])
-            if run is None or not 0 <= middle - run.start < len(run.hashes):
-                spans.append((low, at_low, middle, 0))
-                continue
-            start = run.start
-            end = _along(run.hashes, start, chain, middle, high)
-            at_start = at_end = run.full & at_low
-            if run.part:
-                there = run.reach & at_low
-                for number, mask in run.part.items():
-                    if there >> number & 1:
-                        stop = start + (~mask & (mask + 1)).bit_length() - 1
-                        if stop > end:
-                            at_end |= 1 << number
-                        elif stop > start:
-                            found[number] = stop
-                        at_start |= (stop > start) << number
-            if start > low:
-                spans.append((low, at_low, start, at_start))
-            if end < high:
-                spans.append((end, at_end, high, at_high))
-        return found
+            at_middle = 0
+            if run is not None and 0 <= middle - run.start < len(run.hashes):
+                at_middle = _live(run, middle) & at_low
+            spans.append((low, at_low, middle, at_middle))
+            spans.append((middle, at_middle, high, at_high))
 
     def _live_at(self, chain: Sequence[int], depth: int) -> int:
         """Bitmap of holders for whom the block at `depth` is live."""
         run = self._runs_of.get(chain[depth])
-        if run is None:
+        if run is None or not 0 <= depth - run.start < len(run.hashes):
             return 0
-        bitmap = run.full
-        if run.part:
-            at, reach = depth - run.start, run.reach
-            if run.start < 0 or at < 0:
-                return 0
-            for number, mask in run.part.items():
-                if reach >> number & 1 and ~mask & (mask + 1) > 1 << at:
-                    bitmap |= 1 << number
-        return bitmap
+        return _live(run, depth)
 
     # What is in it.
 
@@ -564,6 +591,17 @@ def _common(run: tuple[int, ...], at: int, hashes: tuple[int, ...], first: int) 
         else:
             high = middle - 1
     return low
+
+
+def _live(run: Run, depth: int) -> int:
+    """Bitmap of holders for whom the run's block at `depth` is live."""
+    bitmap = run.full
+    if run.part:
+        at, reach = depth - run.start, run.reach
+        for number, mask in run.part.items():
+            if reach >> number & 1 and ~mask & (mask + 1) > 1 << at:
+                bitmap |= 1 << number
+    return bitmap
 
 
 def _along(run: tuple[int, ...], start: int, chain: Sequence[int], middle: int, high: int) -> int:
