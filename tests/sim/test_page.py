@@ -120,6 +120,15 @@ def test_ticks_are_round_few_and_above_every_point(most: float) -> None:
     assert most * (1 - 1e-9) <= ticks[-1] <= 2 * most
 
 
+def test_what_is_counted_has_no_halves_and_nothing_has_a_scale() -> None:
+    for most, top in ((0.0, 1.0), (1.0, 1.0), (2.0, 2.0), (7.0, 8.0)):
+        chart = lines("t", "x", "requests", [("a", [(0.0, 0.0), (1.0, most)])], until=2.0, counts=True)
+        ticks = [number(text) for text in re.findall(r'text-anchor="end">([\d.e+-]+)<', chart)]
+        assert ticks[-1] == top
+        assert all(tick == int(tick) for tick in ticks)
+        assert 'text-anchor="middle">2<' in chart
+
+
 def number(text: str) -> float:
     units = {"k": 1e3, "M": 1e6, "G": 1e9}
     return float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)

@@ -44,14 +44,18 @@ def lines(
     rows: Sequence[tuple[str, Points]],
     bands: Sequence[tuple[float, float]] = (),
     band_name: str = "",
+    *,
+    until: float = 0.0,
+    counts: bool = False,
 ) -> str:
-    """A chart of named lines; rows without points are left out. `bands` of x are shaded, and called `band_name`."""
+    """A chart of named lines; rows without points are left out. `bands` of x are shaded, and called `band_name`. The
+    axis of x reaches `until` at least; `counts`: y is of whole things."""
     rows = [row for row in rows if row[1]]
     if not rows:
         return ""
     points = [point for _, row in rows for point in row]
-    x_most = max(max(x for x, _ in points), 1e-9)
-    y_ticks = _ticks(max(max(y for _, y in points), 1e-9), above=True)
+    x_most = max(until, max(x for x, _ in points)) or 1.0
+    y_ticks = _ticks(max(y for _, y in points) or 1.0, above=True, least=1.0 if counts else 0.0)
     y_most = y_ticks[-1]
     shaded = [(_x(min(low, x_most), x_most), _x(min(high, x_most), x_most)) for low, high in bands]
     tall = HEIGHT - TOP - BOTTOM
@@ -119,11 +123,12 @@ def _frame(x_name: str, y_name: str, x_most: float, y_ticks: Sequence[float]) ->
     return "".join(parts)
 
 
-def _ticks(most: float, above: bool = False) -> list[float]:
-    """Round values from 0, three to six of them; up to `most`, or `above` it."""
+def _ticks(most: float, above: bool = False, least: float = 0.0) -> list[float]:
+    """Round values from 0, three to six of them, or fewer that are `least` apart; up to `most`, or `above` it."""
     rough = most / 5 * (1 - 1e-9)
     unit = 10.0 ** floor(log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    step = max(step, least)
     many = ceil(most / step * (1 - 1e-9)) if above else int(most / step * (1 + 1e-9))
     return [round(step * at, 12) for at in range(many + 1)]
 

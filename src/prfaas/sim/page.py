@@ -123,14 +123,19 @@ def _series(title: str, y_name: str, rows: Sequence[tuple[str, Points]], outcome
     unit, name = _unit(outcome.run.duration_ns)
     shown = [(row, [(at_ns / unit, value) for at_ns, value in points]) for row, points in rows]
     faults = [(one.at_ns / unit, one.until_ns / unit) for one in outcome.run.scenario.planned_faults()]
-    return lines(title, name, y_name, shown, faults, "a fault")
+    until = outcome.run.duration_ns / unit
+    return lines(title, name, y_name, shown, faults, "a fault", until=until, counts=y_name in ("requests", "nodes"))
 
 
 def _times(said: SimulateAnswer) -> str:
     rows = []
     for name, key in TIMES:
         times: Times = getattr(said, key)
-        cells = "".join(f"<td>{value:.3f}</td>" for value in (times.mean, times.p50, times.p90, times.p99))
+        shown = [
+            f"{value:.4f}" if 0 < value < 0.1 else f"{value:.3f}"
+            for value in (times.mean, times.p50, times.p90, times.p99)
+        ]
+        cells = "".join(f"<td>{value}</td>" for value in shown)
         rows.append(f"<tr><th>{name}</th>{cells}</tr>")
     head = "<tr><th>seconds</th><th>mean</th><th>p50</th><th>p90</th><th>p99</th></tr>"
     return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
