@@ -23,12 +23,11 @@ from prfaas.core.ids import Epoch
 from prfaas.core.index.answer import BLOCK_TOKENS, Answer, Usable
 from prfaas.core.index.audit import audit
 from prfaas.core.index.held import Piece, pieces, size_bytes
+from prfaas.core.index.lookup import MOST_STEPS, common, held_lengths
 from prfaas.core.index.places import Keeper, Known, Place
 from prfaas.core.index.resume import Path, resumable
-from prfaas.core.index.runs import RUN_BLOCKS, Run, numbers_of
+from prfaas.core.index.runs import RUN_BLOCKS, Run
 
-MOST_STEPS = 128
-"""Four times the runs of a prompt of 2,048 blocks, where they are whole."""
 MOST_LOOSE = 1 << 16
 """States of blocks that the index has not seen; those that have waited longest are forgotten beyond."""
 NO_GROUPS: Mapping[int, int] = {}
@@ -127,7 +126,7 @@ class PrefixIndex:
                 done = self._grow(keeper, hashes, done, parent, plane)
             else:
                 at = run.position(hashes[done], 0)
-                count = _common(run.hashes, at, hashes, done)
+                count = common(run.hashes, at, hashes, done)
                 self._add(keeper, run, ((1 << count) - 1) << at, plane)
                 done += count
             parent = hashes[done - 1]
@@ -163,7 +162,7 @@ class PrefixIndex:
 
     def usable(self, chain: Sequence[int]) -> Answer:
         """What each place can use of the prompt whose blocks have these hashes."""
-        lengths = self._lengths(chain) if chain else {}
+        lengths = held_lengths(self._runs_of, chain, self._trusted, self._most_steps)
         held, path = [], None
         for number, blocks in sorted(lengths.items()):
             keeper = self._numbered[number]
@@ -175,88 +174,6 @@ class PrefixIndex:
                 resume = resumable(keeper, path, blocks)
             held.append(Usable(keeper.place, resume * BLOCK_TOKENS, blocks * BLOCK_TOKENS, keeper.known))
         return Answer(tuple(held), self._unknown)
-
-    def _lengths(self, chain: Sequence[int]) -> dict[int, int]:
-        """Blocks that count, by holder's number.
-
-        Where the longest ends is bisected for; the others end on its path, which is walked up, run by run. Were that
-        many runs, the rest is bisected for, all holders together, apart where they part.
-        """
-        last = len(chain) - 1
-        low = self._live_at(chain, 0) & self._trusted
-        if not low:
-            return {}
-        high = self._live_at(chain, last) & low
-        found = dict.fromkeys(numbers_of(high), last + 1)
-        left = low & ~high
-        if not left:
-            return found
-        run, end = (self._runs_of[chain[last]], last) if high else self._deepest(chain, low)
-        for _ in range(self._most_steps):
-            start = run.start
-            alive = run.full & left
-            if run.part:
-                for number in numbers_of(run.reach & left & ~alive):
-                    stop = start + run.live(number)
-                    if stop > end:
-                        alive |= 1 << number
-                    elif stop > start:
-                        found[number] = stop
-                        left &= ~(1 << number)
-            if alive:
-                found |= dict.fromkeys(numbers_of(alive), end + 1)
-                left &= ~alive
-            if not left or run.parent is None:
-                return found
-            run, end = run.parent, start - 1
-        self._bisect(chain, [(0, left, end + 1, 0)], found)
-        return found
-
-    def _deepest(self, chain: Sequence[int], alive: int) -> tuple[Run, int]:
-        """The run in which the last block ends that is live for any of the holders `alive`, who are at the first block
-        and not at the last, and the depth up to which the chain follows it."""
-        runs_of = self._runs_of
-        low, high = 0, len(chain) - 1
-        deepest, end = runs_of[chain[0]], 0
-        at = 0
-        while True:
-            run = runs_of.get(chain[at])
-            if run is None or not 0 <= at - run.start < len(run.hashes) or not _live(run, at) & alive:
-                high = at
-            else:
-                deepest, end = run, _along(run.hashes, run.start, chain, at, high)
-                if not _live(run, end) & alive:
-                    return deepest, end
-                low = end
-            if high - low <= 1:
-                return deepest, end
-            at = (low + high) >> 1
-
-    def _bisect(self, chain: Sequence[int], spans: list[tuple[int, int, int, int]], found: dict[int, int]) -> None:
-        """Where holders end in `spans`: depths, each with the holders for whom the block there is live."""
-        runs_of = self._runs_of
-        while spans:
-            low, at_low, high, at_high = spans.pop()
-            if at_low == at_high:
-                continue
-            if high - low <= 1:
-                for number in numbers_of(at_low & ~at_high):
-                    found[number] = high
-                continue
-            middle = (low + high) >> 1
-            run = runs_of.get(chain[middle])
-            at_middle = 0
-            if run is not None and 0 <= middle - run.start < len(run.hashes):
-                at_middle = _live(run, middle) & at_low
-            spans.append((low, at_low, middle, at_middle))
-            spans.append((middle, at_middle, high, at_high))
-
-    def _live_at(self, chain: Sequence[int], depth: int) -> int:
-        """Bitmap of holders for whom the block at `depth` is live."""
-        run = self._runs_of.get(chain[depth])
-        if run is None or not 0 <= depth - run.start < len(run.hashes):
-            return 0
-        return _live(run, depth)
 
     # What is in it.
 
@@ -576,48 +493,6 @@ class PrefixIndex:
     def _know(self) -> None:
         self._trusted = sum(1 << one.number for one in self._numbered.values() if one.known is not Known.UNKNOWN)
         self._unknown = tuple(sorted(one.place for one in self._numbered.values() if one.known is Known.UNKNOWN))
-
-
-def _common(run: tuple[int, ...], at: int, hashes: tuple[int, ...], first: int) -> int:
-    """Blocks that a run, from `at`, and a chain, from `first`, have in common. Equal hashes mean equal prefixes."""
-    count = min(len(run) - at, len(hashes) - first)
-    if run[at + count - 1] == hashes[first + count - 1]:
-        return count
-    low, high = 1, count - 1
-    while low < high:
-        middle = (low + high + 1) >> 1
-        if run[at + middle - 1] == hashes[first + middle - 1]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _live(run: Run, depth: int) -> int:
-    """Bitmap of holders for whom the run's block at `depth` is live."""
-    bitmap = run.full
-    if run.part:
-        at, reach = depth - run.start, run.reach
-        for number, mask in run.part.items():
-            if reach >> number & 1 and ~mask & (mask + 1) > 1 << at:
-                bitmap |= 1 << number
-    return bitmap
-
-
-def _along(run: tuple[int, ...], start: int, chain: Sequence[int], middle: int, high: int) -> int:
-    """The last depth, at most `high`, up to which a run that begins at depth `start` and a chain are the same; they
-    are at `middle`."""
-    end = min(start + len(run) - 1, high)
-    if run[end - start] == chain[end]:
-        return end
-    low, end = middle, end - 1
-    while low < end:
-        at = (low + end + 1) >> 1
-        if run[at - start] == chain[at]:
-            low = at
-        else:
-            end = at - 1
-    return low
 
 
 def _clear(run: Run, plane: int, bits: int) -> None:
