@@ -51,7 +51,8 @@ def test_an_answer_is_that_of_one_node_alone(tiny: System, fields: dict[str, Any
         expected = "local; cluster=home; reason=echo" if body.get("echo") else "remote; cluster=far; reason=long"
         assert route == expected
         assert told.choices == alone.choices
-        assert told.usage == alone.usage
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):  # what was cached depends on who was asked
+            assert told.usage[name] == alone.usage[name]
     assert len(alone.choices) == body.get("n", 1)
     assert all(not choice.text.startswith(PROMPT) or body.get("echo") for choice in alone.choices)
     tiny.settled()

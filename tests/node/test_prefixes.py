@@ -107,7 +107,7 @@ async def test_a_prefill_node_reuses_too_and_sends_all(pair: Pair) -> None:
         before = pair.far.engine.computed
         prefilled, decoded = await pair.hand_over(f"t.{number}", prompt)
         assert decoded.text == alone.text
-        assert cached(prefilled) == hit
+        assert cached(prefilled) == cached(decoded) == hit
         assert pair.far.engine.computed - before == len(prompt) - hit
         assert prefilled.json["kv_transfer_params"]["bytes"] == pair.far.engine.layout.bytes_at(len(prompt))
     assert (await computed(pair.far))[1] == 64 + 64 + 128

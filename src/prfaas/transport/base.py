@@ -30,11 +30,13 @@ class LandedKV:
     """A complete cache that arrived: everything that `needed(layout, length, held)` names, each part in one buffer.
 
     `parts[layer, name]` is row-major and starts at row max(held, first_row(length)); for a state it is the value.
+    `cached`: tokens that the sender did not compute for it, but had kept.
     """
 
     length: int
     held: int = 0
     parts: dict[tuple[int, str], bytearray] = field(default_factory=dict)
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,10 @@ class Transport(Protocol):
     async def listen(self, host: str, port: int) -> Peer:
         """Accept data connections there (port 0: any); where it listens now. Raises OSError when it cannot."""
 
-    def offer(self, transfer: TransferId, layout: KVLayout, length: int, link: LinkName, lease_ns: int) -> Sending:
-        """Begin to send `length` tokens' KV to whoever shows a valid ticket for `transfer`.
+    def offer(
+        self, transfer: TransferId, layout: KVLayout, length: int, link: LinkName, lease_ns: int, cached: int = 0
+    ) -> Sending:
+        """Begin to send `length` tokens' KV to whoever shows a valid ticket for `transfer`. See `LandedKV.cached`.
 
         A receiver that dialled before is admitted now. The lease is renewed by the receiver's life signs; when it
         ends, all is dropped. Raises InHand while anything of an earlier `transfer` is open.

@@ -149,14 +149,16 @@ class Hello(msgspec.Struct, frozen=True, tag_field="t", tag="hello"):
     landed: bool = False
 
 
-class Welcome(msgspec.Struct, frozen=True, tag_field="t", tag="welcome"):
-    """The sender takes this connection. `round` counts its welcomes of the session, from 1."""
+class Welcome(msgspec.Struct, frozen=True, tag_field="t", tag="welcome", omit_defaults=True):
+    """The sender takes this connection. `round` counts its welcomes of the session, from 1. `cached`: tokens that the
+    sender did not compute for this transfer, but had kept."""
 
     version: Count
     epoch: Count
     session: Name
     round: Count
     lease_ms: Annotated[int, Meta(ge=1, lt=1 << 40)]
+    cached: Count = 0
 
 
 class Refuse(msgspec.Struct, frozen=True, tag_field="t", tag="refuse", omit_defaults=True):

@@ -76,7 +76,7 @@ class Answering:
                     with self._metrics.stage("node_wait"):
                         reuse = await self._room.enter(owner, wanted)
                     stack.callback(self._room.leave, owner)
-                cached = reuse.tokens
+                cached = reuse.tokens if landed is None else landed.cached
                 opening = await self._opening(asked)
 
             def begun() -> None:
@@ -97,7 +97,8 @@ class Answering:
                 first = await choices.next()
             self._counted.prompt_tokens.inc(len(asked.tokens))
             if asked.computes:
-                self._prompts.prompt(len(asked.tokens), cached, asked.kv_tokens if landed is not None else 0)
+                received = asked.kv_tokens if landed is not None else 0
+                self._prompts.prompt(len(asked.tokens), reuse.tokens, received)
             self._counted.first_token.observe((loop_now_ns() - asked.arrived_ns) / 1e9)
             response = await self._reply(request, asked, first, choices)
         return response

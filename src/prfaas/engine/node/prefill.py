@@ -71,7 +71,9 @@ class PrefillLeg:
     async def _send(self, owner: str, asked: Asked, reuse: Reuse) -> tuple[Outcome, int | None]:
         link = LinkName(asked.leg.link)
         try:
-            sending = self._transport.offer(asked.transfer, self._engine.layout, asked.kv_tokens, link, self._lease_ns)
+            sending = self._transport.offer(
+                asked.transfer, self._engine.layout, asked.kv_tokens, link, self._lease_ns, reuse.tokens
+            )
         except BaseException as error:
             self._offered.discard(owner)
             self._room.leave(owner)

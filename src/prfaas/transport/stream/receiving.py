@@ -88,6 +88,7 @@ class StreamReceiving:
         self._meter: Meter | None = None
         self._moved = [0] * len(remote)
         self._kv: LandedKV | None = None
+        self._cached = 0
         self._outcome: Outcome | None = None
         self._error: RemoteError | None = None
         self._landed = asyncio.Event()
@@ -209,6 +210,7 @@ class StreamReceiving:
                 self._say(lane, m.Cancel(m.clipped(code, 64), m.clipped(detail)))
             case do.HandOver():
                 self._kv = self._landing.hand_over()
+                self._kv.cached = min(self._cached, self._kv.length)
                 self._landed.set()
             case do.Ended(cause, detail, error):
                 self._end(cause, detail, error)
@@ -294,6 +296,7 @@ class StreamReceiving:
             self.handle(ev.Misused(lane.number, error.code, error.detail))
             return
         lane.welcomed = True
+        self._cached = max(self._cached, welcome.cached)
         assert lane.connection is not None
         lane.connection.give(self, LEFT_OVER)
         lease_ns = welcome.lease_ms * 1_000_000

@@ -50,12 +50,19 @@ class StreamSending:
     """See `transport.base.Sending`."""
 
     def __init__(
-        self, hub: StreamTransport, transfer: TransferId, layout: KVLayout, length: int, link: LinkName, lease_ns: int
+        self,
+        hub: StreamTransport,
+        transfer: TransferId,
+        layout: KVLayout,
+        length: int,
+        link: LinkName,
+        lease_ns: int,
+        cached: int = 0,
     ) -> None:
         self.transfer, self.layout, self.length, self.link = transfer, layout, length, link
         self.fingerprint = fingerprint(layout)
         self.machine = Sender(layout, length, lease_ns)
-        self._hub = hub
+        self._hub, self._cached = hub, cached
         self._loop = asyncio.get_running_loop()
         self._parts = {(part.layer, part.name): part for part in layout.parts}
         self._inbox: deque[tuple[Extent, memoryview]] = deque()
@@ -249,7 +256,7 @@ class StreamSending:
         self._candidate.give(self, FETCHING)
         session = self.machine.session or ""
         lease_ms = max(1, lease_ns // 1_000_000)
-        self._candidate.send(m.Welcome(m.VERSION, self._hub.epoch, session, round_, lease_ms))
+        self._candidate.send(m.Welcome(m.VERSION, self._hub.epoch, session, round_, lease_ms, self._cached))
 
     def _send(self, connection: Connection, chunks: tuple[Chunk, ...], more: bool) -> None:
         frames: list[Buffer] = []

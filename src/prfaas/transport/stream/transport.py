@@ -103,7 +103,7 @@ class StreamTransport(ABC):
         """Accept nothing more."""
 
     def offer(
-        self, transfer: TransferId, layout: KVLayout, length: int, link: LinkName, lease_ns: int
+        self, transfer: TransferId, layout: KVLayout, length: int, link: LinkName, lease_ns: int, cached: int = 0
     ) -> StreamSending:
         """See `Transport.offer`."""
         if transfer in self._sendings:
@@ -112,7 +112,7 @@ class StreamTransport(ABC):
             least = row_bytes(part) if part.kind is PartKind.STATE else part.unit_bytes
             if least > MAX_PAYLOAD_BYTES:
                 raise LocalError(f"layer {part.layer} {part.name}: {least} bytes cannot be cut to fit a frame")
-        sending = StreamSending(self, transfer, layout, length, link, lease_ns)
+        sending = StreamSending(self, transfer, layout, length, link, lease_ns, cached)
         self._sendings[transfer] = self._offers[transfer] = sending
         self._holding.add(sending)
         self.greeter.offered(transfer, sending)
