@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from prfaas.core.transfer.extent import Extent
 from prfaas.engine.emulated.device import GRAIN_NS
 from prfaas.engine.emulated.engine import EmulatedEngine
 from prfaas.engine.emulated.faults import Faults
+from prfaas.engine.reuse import Reuse
 from prfaas.testing.clock import run_virtual
 from tests.emulated.conftest import Make, answer, greedy
 
@@ -69,6 +71,27 @@ def test_kv_leaves_layer_by_layer_while_it_is_computed(make: Make) -> None:
                 due_s = (first_ns + (720_000_000 - first_ns) * nth / len(layers)) / 1e9
             assert due_s - 1e-6 <= at <= due_s + GRAIN_NS / 1e9 + 1e-6, extent
         assert len({at for at, _ in sink.came}) == 2 * len([n for n in layers if n % 4 == 3]) + 45
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("tokens", "cached"), [(8192, 4096), (8192, 8128), (32768, 20480), (8192, 0)])
+def test_what_is_kept_takes_no_time(make: Make, tokens: int, cached: int) -> None:
+    """The profile's time of the uncached tokens in their context; all of the KV is handed over all the same."""
+
+    async def main() -> None:
+        engine, sink = make(time_scale=1.0, chunk_tokens=3000), Times()
+        prompt = [65] * tokens
+        first = Reuse(stops=[cached], every=0)
+        first.allowed = 1
+        await engine.prefill(prompt, Times(), first)
+        blocks = list(first.made[: cached // 64])
+        reuse = Reuse(cached, blocks, first.states.get(cached, ()))
+        expected_s = engine._profile.prefill_ns(tokens - cached, tokens) / 1e9
+        assert await took(engine.prefill(prompt, sink, reuse)) == about(expected_s)
+        rows = [extent for _, extent in sink.came if (extent.layer, extent.part) == (0, "k")]
+        assert (rows[0].start, rows[-1].stop) == (0, tokens)
+        assert all(one.stop == other.start for one, other in pairwise(rows))
 
     run_virtual(main())
 
