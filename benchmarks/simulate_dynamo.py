@@ -62,8 +62,10 @@ def replayed(said: dict[str, Any], stop_ms: float | None) -> dict[str, float]:
 def main() -> None:
     """Answer one question."""
     said = json.load(sys.stdin)
-    read, whole = replayed(said, 1.0), replayed(said, None)
-    json.dump({**whole, "read_cpu_s": read["cpu_s"], "read_wall_s": read["wall_s"]}, sys.stdout)
+    replayed(said, 1.0)  # the library comes into memory
+    before, whole, after = replayed(said, 1.0), replayed(said, None), replayed(said, 1.0)
+    read = {f"read_{what}": min(before[what], after[what]) for what in ("cpu_s", "wall_s")}
+    json.dump(whole | read, sys.stdout)
 
 
 if __name__ == "__main__":
