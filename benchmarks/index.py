@@ -8,6 +8,9 @@ in turn, `--passes` times; of every figure the best pass counts. Memory is what 
 from bytes, so that none is shared with the question. Rates are by the processor's time of the whole process, so that
 what else the machine does counts for neither; questions are by the wall.
 
+Then what the index is fed with, by ours alone: vLLM's events of engine blocks of 64 and 16 tokens, from their frames
+(read, hashed, mapped, indexed; a tenth of the prompts), and a head's snapshot, from index to index by its pages.
+
     PYTHONPATH=src python -m benchmarks.index [--prompts 488] [--asks 3000] [--passes 3] [--json FILE]
 
 $PRFAAS_DYNAMO_PYTHON is an interpreter that has `ai-dynamo-runtime` 1.6.1; without one only ours is measured.
@@ -189,6 +192,78 @@ def measure(name: str, prompts: int, asks: int) -> dict[str, Any]:
     return found
 
 
+def followed(block_tokens: int, prompts: int) -> dict[str, float]:
+    """vLLM's events, 4,096 tokens each, from frames to the index; and what map and index weigh."""
+    from prfaas.cluster.enginemap import EngineMap
+    from prfaas.core.ids import ClusterName, Epoch, NodeName
+    from prfaas.core.index.changes import apply
+    from prfaas.core.index.index import PrefixIndex
+    from prfaas.core.index.places import Place
+    from prfaas.model.blockhash import CacheKey
+    from prfaas.wire.kvevents import BlocksStored, KVEvents, decode, encode
+
+    chance, root = random.Random(4), CacheKey("model").root()
+    index, place = PrefixIndex(), Place(ClusterName("c"), NodeName("n"))
+    index.open(place, Epoch(1))
+    engine = EngineMap(place, lambda salt, adapter: root)
+    spent, blocks, before = 0.0, prompts * CHAIN, resident_bytes()
+    for _ in range(prompts):
+        frames, parent = [], None
+        for number in range(CHAIN // EVENT):
+            ids = tuple(chance.randrange(150_000) for _ in range(EVENT * 64))
+            hashes = tuple(chance.getrandbits(64) for _ in range(EVENT * 64 // block_tokens))
+            event = BlocksStored(hashes, parent, ids, block_tokens, "GPU")
+            frames.append(encode("n", KVEvents(number, 1.0, (event,))))
+            parent = hashes[-1]
+        began = time.process_time()
+        for each in frames:
+            for change in engine.changes(decode(each).events):
+                apply(index, change)
+        spent += time.process_time() - began
+    assert index.blocks == blocks
+    grown = (resident_bytes() - before) / 2**20 / blocks * 1e6
+    return {"blocks_per_s": blocks / spent, "tokens_per_s": blocks * 64 / spent, "mib_per_million_blocks": grown}
+
+
+def mirrored(prompts: int) -> dict[str, float]:
+    """A head's snapshot of one million blocks, page by page, into another head's index."""
+    from prfaas.cluster.kvexchange import KVExchange
+    from prfaas.core.ids import ClusterName, Epoch, NodeName
+    from prfaas.core.index.changes import Opened, Stored, apply
+    from prfaas.core.index.index import PrefixIndex
+    from prfaas.core.index.mirror import Do, Got, Mirror
+    from prfaas.core.index.places import Known, Place
+    from prfaas.wire.kvexchange import decode, encode
+
+    chance, cluster = random.Random(5), ClusterName("c")
+    place = Place(cluster, NodeName("n"))
+    head = KVExchange(cluster, PrefixIndex())
+    head.change(Opened(place, Epoch(1), {}, Known.WHOLLY))
+    for _ in range(prompts):
+        head.change(Stored(place, tuple(chance.getrandbits(64) for _ in range(CHAIN)), None))
+    mirror, index = Mirror(cluster, 1), PrefixIndex()
+    pages = sent = 0
+    worst = 0.0
+    began = time.process_time()
+    while not mirror.current:
+        start = time.process_time()
+        raw = encode(head.page(mirror.query))
+        worst = max(worst, time.process_time() - start)
+        pages, sent = pages + 1, sent + len(raw)
+        for effect in mirror.handle(0, Got(decode(raw, cluster))):
+            if isinstance(effect, Do):
+                apply(index, effect.change)
+    took = time.process_time() - began
+    assert index.blocks == prompts * CHAIN
+    per_block = sent / index.blocks
+    return {
+        "blocks_per_s": index.blocks / took,
+        "pages": pages,
+        "bytes_per_block": per_block,
+        "worst_page_ms": worst * 1e3,
+    }
+
+
 def hashing() -> dict[str, float]:
     """Milliseconds of the 2,048 hashes of a 128K-token prompt; and of one hash over it all, the least there is."""
     from prfaas.model.blockhash import CacheKey, block_hashes
@@ -213,6 +288,21 @@ def hashing() -> dict[str, float]:
         "one_hash_ms": best_ms(lambda: prompt_hash(words)),
     }
     return found | {"array_to_one_hash": round(found["array_ms"] / found["one_hash_ms"], 1)}
+
+
+ALONE: dict[str, tuple[Any, Any]] = {
+    "vllm_events_64_token_blocks": (followed, lambda prompts: (64, max(1, prompts // 10))),
+    "vllm_events_16_token_blocks": (followed, lambda prompts: (16, max(1, prompts // 10))),
+    "head_to_head": (mirrored, lambda prompts: (prompts,)),
+}
+
+
+def alone(function: Any, *arguments: int) -> dict[str, float]:
+    """What `function` finds in a process of its own."""
+    code = f"import json; from benchmarks.index import {function.__name__} as f; print(json.dumps(f(*{arguments})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def in_turn(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
@@ -265,6 +355,8 @@ def main() -> None:
     found: dict[str, Any] = {"blocks": options.prompts * CHAIN, "chain_blocks": CHAIN, "event_blocks": EVENT}
     found |= {"passes": options.passes, "asks": options.asks, "hashing_128k_tokens": hashing()}
     found |= {name: best(each) for name, each in passes.items()}
+    for name, (function, arguments) in ALONE.items():
+        found[name] = {key: round(value, 1) for key, value in alone(function, *arguments(options.prompts)).items()}
     if "dynamo" in found:
         found["ratio"] = ratios(found["prfaas"], found["dynamo"])
     text = json.dumps(found, indent=2)

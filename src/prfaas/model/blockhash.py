@@ -62,11 +62,11 @@ def block_hashes(tokens: Sequence[int], parent: int) -> list[int]:
     return hashes
 
 
-def _words(tokens: Sequence[int]) -> bytes:
+def _words(tokens: Sequence[int]) -> memoryview:
     packed = tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
     if packed.itemsize != WORD_BYTES:  # C promises no more than 16 bits for it
         raise OverflowError(f"array('I') has {packed.itemsize} bytes an item here; expected {WORD_BYTES}")
     if sys.byteorder == "big":
         packed = packed[:]
         packed.byteswap()
-    return packed.tobytes()
+    return memoryview(packed).cast("B")

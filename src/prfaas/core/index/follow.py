@@ -205,6 +205,10 @@ class Follow(Generic[Body]):
                 self._next = self._last = None
                 self._ask_snapshot()
             return
+        if self._next is None and message.sequence:
+            self._kept.append(message)
+            self._ask_snapshot()  # it is there now, if it was not when it was asked before
+            return
         if self._next is None:
             self._begin_at(message)
         if message.sequence > self._expected:
@@ -228,8 +232,8 @@ class Follow(Generic[Body]):
 
     def _begin_at(self, message: Message[Body]) -> None:
         """Nothing was to be had from before: this is where it begins."""
-        self._next = message.sequence
-        self._set(Known.PARTLY if message.sequence else Known.WHOLLY)
+        self._next, self._whole = message.sequence, message.sequence == 0
+        self._set(Known.WHOLLY if self._whole else Known.PARTLY)
 
     def _apply(self, message: Message[Body]) -> None:
         self._out.append(Apply(message.body))
@@ -304,16 +308,15 @@ class Follow(Generic[Body]):
         """The answer is over: what came live meanwhile is applied, and what is still missing is lost."""
         self.state = State.FOLLOWING
         kept, self._kept = self._kept, []
-        if self._next is not None:
-            for message in kept:
-                if message.sequence > self._expected:
-                    self._skip_to(message.sequence)
-                if message.sequence == self._expected:
-                    self._apply(message)
-            self._set(Known.WHOLLY if self._whole else Known.PARTLY)
-            return
+        if self._next is None and kept:
+            self._begin_at(kept[0])
         for message in kept:
-            self._heard(message)
+            if message.sequence > self._expected:
+                self._skip_to(message.sequence)
+            if message.sequence == self._expected:
+                self._apply(message)
+        if self._next is not None:
+            self._set(Known.WHOLLY if self._whole else Known.PARTLY)
 
     def _skip_to(self, sequence: int) -> None:
         self.lost += sequence - self._expected
