@@ -57,4 +57,4 @@ def test_nothing_is_left_of_requests_that_have_ended() -> None:
         pool = cache.pool
         assert not cache._grants
         assert not pool._jobs
-        assert len(pool._ends) <= 2 * pool.nodes + 65
+        assert len(pool._finder) <= 2 * pool.nodes + 65

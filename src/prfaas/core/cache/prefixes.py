@@ -25,6 +25,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from prfaas.core.cache.audit import audit
+from prfaas.core.cache.finder import Finder
 from prfaas.core.cache.grants import Grant, Held, Kept
 from prfaas.core.cache.runs import Node, follow, numbers
 from prfaas.core.cache.spec import PoolSpec
@@ -32,9 +33,7 @@ from prfaas.core.cache.store import Store
 from prfaas.core.errors import InvariantError, LocalError
 
 SPARE = 64
-"""Leases that are over and let be, so that sweeping them out is rare; ends of requests, likewise."""
-BACK = 16
-"""Blocks before the end of a chain in which the end of a request before is looked for."""
+"""Leases that are over and let be, so that sweeping them out is rare."""
 
 
 class _Job:
@@ -74,8 +73,7 @@ class PrefixPool:
         self._leases: list[tuple[int, int, Hashable]] = []
         self._handed_over = 0
         self._stateful = spec.snapshot_blocks > 0
-        self._ends: dict[int, Node] = {}
-        self._last: tuple[Sequence[int], int, tuple[Node, int, Node]] | None = None
+        self._finder = Finder(self._store.root)
 
     @property
     def capacity_blocks(self) -> int:
@@ -124,45 +122,8 @@ class PrefixPool:
     def usable(self, chain: Sequence[int], tokens: int) -> int:
         """Longest length in tokens, at most `tokens`, at which every group can resume. Changes nothing."""
         size = self.spec.block_tokens
-        _, depth, resume = self._found(chain, min(len(chain), tokens // size))
+        _, depth, resume = self._finder.found(chain, min(len(chain), tokens // size))
         return (resume.stop if self._stateful else depth) * size
-
-    def _found(self, chain: Sequence[int], limit: int) -> tuple[Node, int, Node]:
-        """`follow` from the root. Who asks what is there mostly begins next, or asks again: the last answer is kept
-        until something changes. Of tuples only, since others may change."""
-        last = self._last
-        if last is not None and last[0] is chain and last[1] == limit:
-            return last[2]
-        root = self._store.root
-        start = self._end_near(chain, limit)
-        found = follow(root if start is None else start, chain, limit)
-        if start is not None and found[2] is start and start.state is None:
-            resume = start
-            while resume.state is None and resume.parent is not None:
-                resume = resume.parent
-            found = (found[0], found[1], resume)
-        if type(chain) is tuple:
-            self._last = (chain, limit, found)
-        return found
-
-    def _end_near(self, chain: Sequence[int], limit: int) -> Node | None:
-        """Where a request before ended, not far before the end of `chain`: a conversation goes on there, and its path
-        has a node for every turn. Equal ids at equal positions mean equal prefixes, so the walk may begin there."""
-        ends = self._ends
-        for depth in range(limit, limit - BACK if limit > BACK else 0, -1):
-            node = ends.get(chain[depth - 1])
-            if node is not None and node.stop == depth and node.ids[-1] == chain[depth - 1] and node.parent is not None:
-                return node
-        return None
-
-    def _remember_end(self, node: Node) -> None:
-        """`node` is the end of a request's prefix. One that goes, grows or is shortened is found out when asked for."""
-        if node.parent is None:
-            return
-        ends = self._ends
-        ends[node.ids[-1]] = node
-        if len(ends) > 2 * self._store.nodes + SPARE:
-            self._ends = {end: one for end, one in ends.items() if one.parent is not None and one.ids[-1] == end}
 
     def begin(
         self, request: Hashable, chain: Sequence[int], tokens: int, *, more: int = 0, copies: int = 0
@@ -181,8 +142,8 @@ class PrefixPool:
             raise InvariantError(f"{request} has begun already")
         spec, store = self.spec, self._store
         size = spec.block_tokens
-        node, depth, resume = self._found(chain, min(len(chain), tokens // size))
-        self._last = None
+        node, depth, resume = self._finder.found(chain, min(len(chain), tokens // size))
+        self._finder.last = None
         room = -(-tokens // size)
         left = store.capacity_blocks - room - more - 2 * spec.snapshot_blocks
         if spec.snapshot_blocks:
@@ -299,8 +260,8 @@ class PrefixPool:
         """
         store, size = self._store, self.spec.block_tokens
         limit = min(len(chain), tokens // size)
-        node, depth, _ = self._found(chain, limit)
-        self._last = None
+        node, depth, _ = self._finder.found(chain, limit)
+        self._finder.last = None
         stops = self._stops(snapshots, 0, limit) if self.spec.stateful else []
         cold = self._stops(spare, 0, limit) if self.spec.stateful else []
         at = store.end_at(node, depth)
@@ -383,12 +344,12 @@ class PrefixPool:
         limit = min(len(chain), tokens // size)
         if not self.spec.snapshot_blocks:
             kept = self._keep(job, chain, limit, (), (), over=over)
-            self._remember_end(job.node)
+            self._finder.remember(job.node, self._store.nodes)
             return kept
         stops = self._stops(snapshots, before.stop, limit)
         cold = self._stops(spare, before.stop, limit)
         kept = self._keep(job, chain, max([0, *stops, *cold]), stops, cold, over=over)
-        self._remember_end(job.node)
+        self._finder.remember(job.node, self._store.nodes)
         if self.supersede and before.state is not None and job.node is not before:
             self._store.supersede(before)
         return kept
@@ -404,7 +365,7 @@ class PrefixPool:
         if limit < first:
             limit = first
         store.tick += 1
-        self._last = None
+        self._finder.last = None
         node, depth, _ = follow(before, chain, limit)
         at = store.end_at(node, depth)
         new: list[int] = []
@@ -428,7 +389,7 @@ class PrefixPool:
         return Kept(limit * size, new, [(stop * size, state) for stop, state in states])
 
     def _release(self, job: _Job) -> None:
-        self._last = None
+        self._finder.last = None
         self._store.take_back(job.blocks)
         self._store.unpin(job.node)
 

@@ -32,5 +32,5 @@ def test_short_cuts_find_what_the_walk_finds(
         for one in known:
             for _ in range(2):
                 node, depth, resume = follow(pool._store.root, one, len(one))
-                assert pool._found(one, len(one)) == (node, depth, resume)
+                assert pool._finder.found(one, len(one)) == (node, depth, resume)
     pool.validate()
