@@ -64,7 +64,8 @@ async def both(grid: Grid, path: str, body: dict[str, Any], stream: bool) -> tup
     told = await grid.post(path, body)
     assert (alone.status, told.status) == (200, 200), told.body
     assert told.choices == alone.choices
-    assert told.usage == alone.usage
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):  # what was cached depends on who was asked
+        assert told.usage[name] == alone.usage[name]
     assert told.streamed == alone.streamed == stream
     assert len(told.choices) == body.get("n", 1)
     assert all(choice.finish in ("stop", "length") for choice in told.choices)
