@@ -109,14 +109,14 @@ def test_balance_tells_who_worked_and_why(tmp_path: Path, way: str) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text("balance: {rule: ratio, every: 2m, window: 6m, cost: 30s}\n")
     arguments = (way, "ratio" if way == "--balance" else str(file))
-    found = said(PAPER, "--rate", "1.5", "--duration", "20m", *arguments)
+    found = said(PAPER, "--rate", "1.5", "--duration", "10m", *arguments)
     balance = found["balance"]
     assert balance["rule"] == "ratio"  # type: ignore[index]
     assert balance["staff"][0] == {"at_s": 0, "prefill": 3, "decode": 5}  # type: ignore[index]
-    looks = 4 if way == "--balance" else 10
+    looks = 2 if way == "--balance" else 5
     assert sum(balance["looks"].values()) == looks  # type: ignore[index]
-    assert said(PAPER, "--rate", "1.5", "--duration", "20m")["balance"] is None
-    code, out, _ = simulate(PAPER, "--rate", "1.5", "--duration", "20m", *arguments)
+    assert said(PAPER, "--rate", "1.5", "--duration", "10m")["balance"] is None
+    code, out, _ = simulate(PAPER, "--rate", "1.5", "--duration", "10m", *arguments)
     assert code == 0
     assert "\nbalance ratio: " in out
 

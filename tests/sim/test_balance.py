@@ -124,6 +124,7 @@ faults = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.integers(0, 10**6),

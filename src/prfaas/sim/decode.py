@@ -76,11 +76,12 @@ class DecodePool:
         node.planned_ns = -1
         self._catch_up(now_ns, node)
         ended = []
-        while node.ends and node.ends[0][0] <= node.steps:
-            request = heappop(node.ends)[2]
+        ends, steps = node.ends, node.steps
+        while ends and ends[0][0] <= steps:
+            request = heappop(ends)[2]
             self._leave(node, request)
             ended.append(request)
-        joined = self.admit(now_ns)
+        joined = self.admit(now_ns) if self.waiting else []
         if ended:
             self._pace(node)
             self._replan(node)
@@ -117,17 +118,20 @@ class DecodePool:
         return self._kv_bytes(request.tokens + request.output)
 
     def _enter(self, now_ns: int, node: DecodeNode, request: Request) -> None:
-        self._catch_up(now_ns, node)
-        if not node.active:
+        if node.active:
+            self._catch_up(now_ns, node)
+        else:
             node.base_ns = now_ns
         node.active += 1
         node.context += request.tokens + request.output // 2
         if self.memory is not None:
             node.bytes += self._bytes(request)
-        heappush(node.ends, (node.steps + request.output, request.number, request))
+        end = (node.steps + request.output, request.number, request)
+        heappush(node.ends, end)
         self._pace(node)
         request.first_ns = node.base_ns + node.step_ns
-        self._replan(node)
+        if self._flat_ns is None or node.ends[0] is end:  # else the next to end is who it was
+            self._replan(node)
 
     def _leave(self, node: DecodeNode, request: Request) -> None:
         node.active -= 1
