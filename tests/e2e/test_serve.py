@@ -4,6 +4,7 @@ must equal what one process says that computes it all."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import httpx2
 import openai
@@ -26,8 +27,9 @@ def route(headers: httpx2.Headers) -> tuple[str, str, str]:
 
 
 @pytest.fixture
-def client(tiny: System) -> openai.OpenAI:
-    return tiny.client()
+def client(tiny: System) -> Iterator[openai.OpenAI]:
+    with tiny.client() as client:
+        yield client
 
 
 @pytest.mark.parametrize(("size", "where"), [(LONG, ("remote", "far", "long")), (SHORT, ("local", "home", "short"))])

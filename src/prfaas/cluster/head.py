@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import structlog
@@ -242,7 +242,8 @@ class ClusterHead:
                     job.say(self._bound(request, info, left_s))
                 async with client.post("/v1/completions", self._node_body(request, client, info, left_s)) as response:
                     answer = await read_bounded(response, MAX_ANSWER_BYTES)
-                job.answered_ns, job.node_ns = loop_now_ns() - began_ns, _computed_ns(answer)
+                job.answered_ns = loop_now_ns() - began_ns
+                job.node_ns, job.cached = _cost_of(answer)
                 if not client.streams:
                     job.say(PrefillUpdate("bound", node=node, epoch=info.epoch, parameters=_parameters(answer)))
                 await client.sent(transfer)
@@ -264,7 +265,7 @@ class ClusterHead:
             log.error("prefill leg broke", transfer=transfer, node=node, exc_info=bug)
             job.fail("internal", f"{type(bug).__name__} in the head of {self._settings.cluster}")
         ok = not leg.cancelled() and bug is None and leg.result()
-        self._driver.post(Finished(transfer, ok, job.node_ns, job.answered_ns))
+        self._driver.post(Finished(transfer, ok, job.node_ns, job.answered_ns, job.cached))
         self.roster.work_ended(node)
 
     @staticmethod
@@ -332,21 +333,33 @@ def _parameters(answer: bytes) -> dict[str, Any]:
 
 
 class _Computed(msgspec.Struct):
-    computed_ns: int | None = None
+    computed_ns: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens_details: _Details | None = None
 
 
 class _Told(msgspec.Struct):
     kv_transfer_params: _Computed | None = None
+    usage: _Usage | None = None
 
 
-def _computed_ns(answer: bytes) -> int | None:
-    """What a prefill took of its node's time, as nodes of ours say in their answer; others do not."""
+def _cost_of(answer: bytes) -> tuple[int | None, int]:
+    """What a prefill took of its node's time, as nodes of ours say in their answer; and how many tokens the node had
+    kept, as vLLM may say too."""
     try:
-        told = msgspec.json.decode(answer, type=_Told).kv_transfer_params
+        told = msgspec.json.decode(answer, type=_Told)
     except (msgspec.MsgspecError, UnicodeError):
-        return None
-    said = told.computed_ns if told is not None else None
-    return said if said is None or said >= 0 else None
+        return None, 0
+    computed = told.kv_transfer_params
+    details = told.usage.prompt_tokens_details if told.usage is not None else None
+    cached = details.cached_tokens if details is not None else None
+    return computed.computed_ns if computed is not None else None, cached or 0
 
 
 @contextlib.asynccontextmanager

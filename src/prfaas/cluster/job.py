@@ -16,7 +16,7 @@ from prfaas.wire.control import PrefillRequest, PrefillUpdate
 class Job:
     """`updates` ends with `done` or `failed`. `leg` is the call to the node while it runs, `given` the node and its
     incarnation. `answered_ns`: after which time the node had computed; `node_ns`: of its time, what that took, if it
-    says."""
+    says; `cached`: tokens that it had kept."""
 
     request: PrefillRequest
     deadline_ns: int
@@ -25,6 +25,7 @@ class Job:
     given: tuple[NodeName, Epoch] | None = None
     answered_ns: int | None = None
     node_ns: int | None = None
+    cached: int = 0
 
     def say(self, update: PrefillUpdate) -> None:
         """Tell who asked."""

@@ -184,6 +184,17 @@ def test_times_are_learned_from_what_each_had_of_its_node() -> None:
     assert abs((queue.curve.at(4000) or 0) - 40_000) < 500
 
 
+def test_what_a_node_had_kept_is_not_counted() -> None:
+    queue = PrefillQueue(8)
+    queue.handle(0, node("p0", max_tokens=100_000))
+    for at, (tokens, cached) in enumerate([(9000, 8000), (8000, 0), (1000, 1000)] * 3):
+        queue.handle(at, submit("a", tokens, 10**9))
+        took_ns = 10 * (tokens - cached)
+        queue.handle(at + took_ns, Finished(TransferId("a"), ok=True, cached=cached))
+    assert queue.curve is not None
+    assert abs((queue.curve.at(4000) or 0) - 40_000) < 500
+
+
 def test_what_a_node_says_of_its_time_is_believed() -> None:
     queue = PrefillQueue(8)
     queue.handle(0, node("p0", max_tokens=100_000))

@@ -57,13 +57,17 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Event: the node has let go of the job, well (`ok`: computed and handed over) or not. `node_ns`: of its time, what
-    the prefill took, as the node says; None when it does not. `answered_ns`: after which time the node had computed."""
+    """Event: the node has let go of the job, well (`ok`: computed and handed over) or not.
+
+    `node_ns`: of its time, what the prefill took, as the node says; None when it does not. `answered_ns`: after which
+    time the node had computed. `cached`: tokens that it had kept, and did not compute.
+    """
 
     job: TransferId
     ok: bool = False
     node_ns: int | None = None
     answered_ns: int | None = None
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +288,7 @@ class PrefillQueue:
         self._speed.finished(job.tokens, took_ns)
         if event.answered_ns is not None and took_ns:
             share_ns = share_ns * min(event.answered_ns, took_ns) // took_ns
-        self._pace.finished(job.tokens, share_ns if event.node_ns is None else event.node_ns)
+        self._pace.finished(job.tokens - event.cached, share_ns if event.node_ns is None else event.node_ns)
 
     def _unservable(self, job: Submit) -> Reject | None:
         if not self.ready:
