@@ -269,7 +269,7 @@ class EngineMap:
         if keep == len(stretch.hashes):
             return
         for one in stretch.hashes[keep:]:
-            del self._stretches[one]
+            self._stretches.pop(one, None)
         if keep:
             stretch.shorten(keep)
         elif stretch.parent is not None:

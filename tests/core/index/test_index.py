@@ -176,6 +176,36 @@ def test_the_best_source_of_a_copy() -> None:
     assert made.usable(CHAIN[:20]).source(third, near=[FAR, PD]) == Source(C, 0, 20 * 64)
 
 
+HASHES = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+NONSENSE = st.lists(
+    st.tuples(
+        st.sampled_from([A, B]), st.booleans(), HASHES, st.none() | st.integers(0, 9), st.sampled_from(["", "x"])
+    ),
+    max_size=30,
+)
+
+
+@given(NONSENSE, st.sampled_from([1, 2, 64]))
+def test_what_is_no_chain_breaks_nothing(told: list[tuple[Place, bool, list[int], int | None, str]], size: int) -> None:
+    """Blocks twice, in circles, after different ones: whoever tells so is wrong about itself alone."""
+    made = PrefixIndex(size)
+    for place in (A, B, C):
+        made.open(place, Epoch(1))
+    made.stored(C, CHAIN[:9], None)
+    for place, stored, hashes, parent, tier in told:
+        if stored:
+            made.stored(place, hashes, parent, tier=tier)
+        else:
+            made.removed(place, hashes, tier=tier or None)
+        made.validate()
+        made.usable(hashes)
+        assert {found.place: found.tokens for found in made.usable(CHAIN).held} == {C: 9 * 64}
+    for place in (A, B, C):
+        made.close(place)
+    made.validate()
+    assert (made.blocks, made.runs) == (0, 0)
+
+
 def test_memory_goes_with_what_is_held() -> None:
     made = index(A, B)
     assert made.memory_bytes() < 1000
@@ -191,6 +221,6 @@ def test_memory_goes_with_what_is_held() -> None:
 def test_the_audit_notices() -> None:
     made = index(A)
     made.stored(A, CHAIN, None)
-    made._runs_of[CHAIN[5]].full = 0
+    made._tree.runs_of[CHAIN[5]].full = 0
     with pytest.raises(InvariantError, match="prefix index"):
         made.validate()

@@ -120,8 +120,8 @@ class Index(RuleBasedStateMachine):
                 self.index.close(place)
             self.index.validate()
             assert (self.index.blocks, self.index.runs) == (0, 0)
-            assert not self.index._orphans
-            assert not self.index._loose
+            assert not self.index._tree.orphans
+            assert not self.index._tree.loose
 
 
 TestIndex = Index.TestCase

@@ -10,16 +10,12 @@ from collections.abc import Iterable, Mapping
 from prfaas.core.errors import InvariantError
 from prfaas.core.index.places import Keeper
 from prfaas.core.index.runs import Run, numbers_of
+from prfaas.core.index.tree import Tree
 
 
-def audit(
-    runs_of: Mapping[int, Run],
-    orphans: Mapping[int, Mapping[int, Run]],
-    keepers: Iterable[Keeper],
-    count: int,
-    run_blocks: int,
-) -> None:
-    """Raises InvariantError that says which rule is broken. `count` runs of at most `run_blocks` should be there."""
+def audit(tree: Tree, keepers: Iterable[Keeper]) -> None:
+    """Raises InvariantError that says which rule is broken."""
+    runs_of, orphans, count, run_blocks = tree.runs_of, tree.orphans, tree.runs, tree.run_blocks
     keepers = list(keepers)
     runs = list({id(run): run for run in runs_of.values()}.values())
     _demand(len(runs) == count, f"{count} runs are counted, {len(runs)} are there")
@@ -46,7 +42,9 @@ def _check_links(run: Run, runs_of: Mapping[int, Run], orphans: Mapping[int, Map
     elif run.above is None:
         _demand(run.start == 0, "a root that does not start at 0")
     else:
-        _demand(run.above not in runs_of, "an orphan whose parent is there")
+        above = runs_of.get(run.above)
+        fits = above is not None and above.can_adopt(run, above.hashes.index(run.above))
+        _demand(not fits, "an orphan whose parent is there")
         _demand(orphans.get(run.above, {}).get(run.hashes[0]) is run, "an orphan that does not wait")
     for child in (run.children or {}).values():
         _demand(child.parent is run, "a child of another run")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import islice
 
 from prfaas.core.errors import LocalError
 from prfaas.core.ids import Epoch
@@ -27,6 +26,7 @@ from prfaas.core.index.lookup import MOST_STEPS, common, held_lengths
 from prfaas.core.index.places import Keeper, Known, Place
 from prfaas.core.index.resume import Path, resumable
 from prfaas.core.index.runs import RUN_BLOCKS, Run
+from prfaas.core.index.tree import Tree, clear
 
 MOST_LOOSE = 1 << 16
 """States of blocks that the index has not seen; those that have waited longest are forgotten beyond."""
@@ -42,17 +42,13 @@ class PrefixIndex:
 
     def __init__(self, run_blocks: int = RUN_BLOCKS, most_steps: int = MOST_STEPS) -> None:
         self._most_steps = most_steps
-        self._run_blocks = run_blocks
-        self._runs_of: dict[int, Run] = {}
-        self._orphans: dict[int, dict[int, Run]] = {}
-        self._loose: dict[int, dict[int, Keeper]] = {}
+        self._tree = Tree(run_blocks)
         self._keepers: dict[Place, Keeper] = {}
         self._numbered: dict[int, Keeper] = {}
         self._free: list[int] = []
         self._planes = 0
         self._trusted = 0
         self._unknown: tuple[Place, ...] = ()
-        self._runs = 0
 
     # Places.
 
@@ -119,15 +115,15 @@ class PrefixIndex:
             return
         plane = self._plane_of_tier(keeper, tier)
         hashes = tuple(hashes)
-        runs_of, done, end = self._runs_of, 0, len(hashes)
+        runs_of, done, end = self._tree.runs_of, 0, len(hashes)
         while done < end:
             run = runs_of.get(hashes[done])
             if run is None:
-                done = self._grow(keeper, hashes, done, parent, plane)
+                done = self._tree.grow(keeper, hashes, done, parent, plane)
             else:
                 at = run.position(hashes[done], 0)
                 count = common(run.hashes, at, hashes, done)
-                self._add(keeper, run, ((1 << count) - 1) << at, plane)
+                self._tree.add(keeper, run, ((1 << count) - 1) << at, plane)
                 done += count
             parent = hashes[done - 1]
 
@@ -140,7 +136,7 @@ class PrefixIndex:
         run: Run | None = None
         bits, hint = 0, -1
         for block in hashes:
-            found = self._runs_of.get(block)
+            found = self._tree.runs_of.get(block)
             if found is None:
                 self._forget_loose(keeper, block, group, tier)
                 continue
@@ -162,7 +158,7 @@ class PrefixIndex:
 
     def usable(self, chain: Sequence[int]) -> Answer:
         """What each place can use of the prompt whose blocks have these hashes."""
-        lengths = held_lengths(self._runs_of, chain, self._trusted, self._most_steps)
+        lengths = held_lengths(self._tree.runs_of, chain, self._trusted, self._most_steps)
         held, path = [], None
         for number, blocks in sorted(lengths.items()):
             keeper = self._numbered[number]
@@ -170,7 +166,7 @@ class PrefixIndex:
             if keeper.groups:
                 if path is None:
                     longest = max(lengths.values())
-                    path = Path(self._runs_of[chain[longest - 1]], longest)
+                    path = Path(self._tree.runs_of[chain[longest - 1]], longest)
                 resume = resumable(keeper, path, blocks)
             held.append(Usable(keeper.place, resume * BLOCK_TOKENS, blocks * BLOCK_TOKENS, keeper.known))
         return Answer(tuple(held), self._unknown)
@@ -180,12 +176,12 @@ class PrefixIndex:
     @property
     def blocks(self) -> int:
         """Different blocks that anybody holds, and those between them in a run that nobody holds any more."""
-        return len(self._runs_of)
+        return len(self._tree.runs_of)
 
     @property
     def runs(self) -> int:
         """Runs of blocks: what memory grows with, beside blocks."""
-        return self._runs
+        return self._tree.runs
 
     def held_blocks(self, place: Place) -> int:
         """Dense blocks that `place` holds, orphans included. The cost is of what it holds."""
@@ -194,7 +190,7 @@ class PrefixIndex:
 
     def memory_bytes(self) -> int:
         """About what it takes. The cost is small."""
-        return size_bytes(self._runs_of, self._runs)
+        return size_bytes(self._tree.runs_of, self._tree.runs)
 
     def held(self, place: Place, after: int = -1, most_hashes: int | None = None) -> tuple[list[Piece], int | None]:
         """What `place` holds, in pieces that `stored` takes, by the first hash of a run; and where to go on, or None.
@@ -206,7 +202,7 @@ class PrefixIndex:
         found, following = pieces(keeper, after, most_hashes)
         if following is None:
             for block in sorted(keeper.loose):
-                for plane, owner in self._loose[block].items():
+                for plane, owner in self._tree.loose[block].items():
                     if owner is keeper:
                         group, tier = _group_of(keeper, plane)
                         found.append(Piece((block,), None, tier, group))
@@ -214,109 +210,9 @@ class PrefixIndex:
 
     def validate(self) -> None:
         """Raises InvariantError when it contradicts itself. The cost is of all that is in it."""
-        audit(self._runs_of, self._orphans, self._keepers.values(), self._runs, self._run_blocks)
+        audit(self._tree, self._keepers.values())
 
     # Dense blocks.
-
-    def _grow(self, keeper: Keeper, hashes: tuple[int, ...], first: int, parent: int | None, plane: int) -> int:
-        """Takes in blocks that the index does not have, from `first` on. Returns up to where."""
-        stop = len(hashes)
-        if self._orphans and not self._orphans.keys().isdisjoint(hashes):
-            # Blocks after an unknown one are known only where an orphan begins.
-            stop = next((at for at in range(first + 1, stop) if hashes[at] in self._runs_of), stop)
-        above = None if parent is None else self._runs_of.get(parent)
-        if above is not None and parent is not None and len(above.hashes) < self._run_blocks:
-            first = self._extend(keeper, above, parent, hashes, first, stop, plane)
-            if first == stop:
-                return stop
-            if first:
-                parent = hashes[first - 1]
-        while first < stop:
-            new = hashes[first : min(stop, first + self._run_blocks)]
-            run = self._begin(keeper, new, parent, above, plane)
-            first += len(new)
-            parent, above = new[-1], run
-        return stop
-
-    def _begin(self, keeper: Keeper, new: tuple[int, ...], parent: int | None, above: Run | None, plane: int) -> Run:
-        """A run of blocks that nobody had."""
-        run = Run(new, parent, None, -1, 0 if parent is None else -1)
-        if parent is not None:
-            if above is not None:
-                above.adopt(run, above.position(parent))
-            else:
-                self._orphans.setdefault(parent, {})[new[0]] = run
-        self._runs_of.update(dict.fromkeys(new, run))
-        self._runs += 1
-        keeper.runs.add(run)
-        bit, ones = 1 << keeper.number, (1 << len(new)) - 1
-        if run.reaches(keeper.number):
-            run.full = run.reach = bit
-        else:
-            run.part = {keeper.number: ones}
-        if len(keeper.tiers) > 1:
-            run.set_plane(plane, ones)
-        self._welcome(keeper, run, 0)
-        return run
-
-    def _extend(
-        self,
-        keeper: Keeper,
-        run: Run,
-        parent: int,
-        hashes: tuple[int, ...],
-        first: int,
-        stop: int,
-        plane: int,
-    ) -> int:
-        """Makes `run` longer by blocks that follow its last one, where only this holder has it. Returns up to where."""
-        before = len(run.hashes)
-        if run.hashes[-1] != parent or not run.only(keeper.number):
-            return first
-        new = hashes[first : min(stop, first + self._run_blocks - before)]
-        run.hashes += new
-        if run.part:
-            run.part[keeper.number] = (1 << len(run.hashes)) - 1
-        self._runs_of.update(dict.fromkeys(new, run))
-        if len(keeper.tiers) > 1:
-            held = run.planes.get(plane, 0) if run.planes else 0
-            run.set_plane(plane, held | ((1 << len(new)) - 1) << before)
-        self._welcome(keeper, run, before)
-        return first + len(new)
-
-    def _welcome(self, keeper: Keeper, run: Run, before: int) -> None:
-        """Orphans and states that waited for blocks of `run` from position `before` on find their place."""
-        if self._orphans and not self._orphans.keys().isdisjoint(run.hashes):
-            for at, block in islice(enumerate(run.hashes), before, None):
-                for child in self._orphans.pop(block, {}).values():
-                    run.adopt(child, at)
-            self._spread(keeper.number, run, before, run.live(keeper.number), alive=True)
-        if self._loose and not self._loose.keys().isdisjoint(run.hashes):
-            for at, block in islice(enumerate(run.hashes), before, None):
-                for plane, owner in self._loose.pop(block, {}).items():
-                    owner.loose.discard(block)
-                    owner.runs.add(run)
-                    run.set_plane(plane, 1 << at | (run.planes or {}).get(plane, 0))
-
-    def _add(self, keeper: Keeper, run: Run, bits: int, plane: int) -> None:
-        """The holder has these positions of a run too."""
-        number = keeper.number
-        if len(keeper.tiers) > 1:
-            run.set_plane(plane, bits | (run.planes or {}).get(plane, 0))
-        if run.full >> number & 1:
-            return
-        before = run.part.get(number, 0) if run.part else 0
-        mask = before | bits
-        if mask == before:
-            return
-        if not before:
-            keeper.runs.add(run)
-            if run.reaches(number):
-                run.reach |= 1 << number
-        lived = run.live(number)
-        self._settle(run, number, mask)
-        if run.children:
-            self._spread(number, run, lived, run.live(number), alive=True)
 
     def _take(self, keeper: Keeper, run: Run, bits: int, tier: str | None, group: int | None, apart: bool) -> None:
         """The holder has these positions of a run no more."""
@@ -325,92 +221,12 @@ class PrefixIndex:
                 if group is None or group == number:
                     for name, plane in tiers.items():
                         if tier is None or tier == name:
-                            _clear(run, plane, bits)
+                            clear(run, plane, bits)
         if not apart:
-            self._take_dense(keeper, run, bits, tier)
+            self._tree.take(keeper, run, bits, tier)
         if not run.mask(keeper.number) and not (run.planes and keeper.planes & run.planes.keys()):
             keeper.runs.discard(run)
-        self._trim(run)
-
-    def _take_dense(self, keeper: Keeper, run: Run, bits: int, tier: str | None) -> None:
-        if tier is not None and tier not in keeper.tiers:
-            return
-        if len(keeper.tiers) > 1:
-            for name, plane in keeper.tiers.items():
-                if tier is None or tier == name:
-                    _clear(run, plane, bits)
-            for plane in keeper.tiers.values():
-                bits &= ~(run.planes or {}).get(plane, 0)  # what another tier has is not gone
-        number = keeper.number
-        before = run.mask(number)
-        mask = before & ~bits
-        if mask == before:
-            return
-        lived = run.live(number)
-        run.full &= ~(1 << number)
-        self._settle(run, number, mask)
-        if run.children:
-            self._spread(number, run, run.live(number), lived, alive=False)
-
-    @staticmethod
-    def _settle(run: Run, number: int, mask: int) -> None:
-        """The holder, not in `full`, has these positions now."""
-        bit = 1 << number
-        if not mask:
-            run.reach &= ~bit
-        if run.reach & bit and mask == (1 << len(run.hashes)) - 1:
-            run.full |= bit
-            mask = 0
-        run.set_part(number, mask)
-
-    def _spread(self, number: int, run: Run, low: int, high: int, *, alive: bool) -> None:
-        """Positions [low, high) of `run` are live for the holder from now on, or are no more: so is what follows."""
-        bit = 1 << number
-        todo = [(run, low, high)]
-        while todo:
-            run, low, high = todo.pop()
-            for child in (run.children or {}).values():
-                if not low <= child.at < high:
-                    continue
-                mask = child.mask(number)
-                if not mask:
-                    continue
-                if alive:
-                    child.reach |= bit
-                    self._settle(child, number, mask)
-                    length = child.live(number)
-                else:
-                    length = child.live(number)
-                    child.reach &= ~bit
-                    child.full &= ~bit
-                    child.set_part(number, mask)
-                if child.children:
-                    todo.append((child, 0, length))
-
-    def _trim(self, run: Run) -> None:
-        """Forgets blocks at the end of `run` that nobody holds."""
-        keep = run.held().bit_length()
-        if keep == len(run.hashes):
-            return
-        for block in run.hashes[keep:]:
-            del self._runs_of[block]
-        for child in [one for one in (run.children or {}).values() if one.at >= keep]:
-            run.disown(child)
-            assert child.above is not None
-            self._orphans.setdefault(child.above, {})[child.hashes[0]] = child
-        if keep:
-            run.hashes = run.hashes[:keep]
-            for number in [one for one, mask in (run.part or {}).items() if mask == (1 << keep) - 1]:
-                self._settle(run, number, (1 << keep) - 1)
-            return
-        self._runs -= 1
-        if run.parent is not None:
-            run.parent.disown(run)
-        elif run.above is not None:
-            waiting = self._orphans[run.above]
-            del waiting[run.hashes[0]]
-            if not waiting:
-                del self._orphans[run.above]
+        self._tree.trim(run)
 
     def _plane_of_tier(self, keeper: Keeper, tier: str) -> int:
         """The plane of a tier of dense blocks. With the second tier each gets masks of its own."""
@@ -430,20 +246,20 @@ class PrefixIndex:
         if plane is None:
             plane = keeper.states[group][tier] = self._new_plane(keeper)
         for block in hashes:
-            run = self._runs_of.get(block)
+            run = self._tree.runs_of.get(block)
             if run is not None:
                 run.set_plane(plane, 1 << run.position(block) | (run.planes or {}).get(plane, 0))
                 keeper.runs.add(run)
                 continue
-            self._loose.setdefault(block, {})[plane] = keeper
+            self._tree.loose.setdefault(block, {})[plane] = keeper
             keeper.loose.add(block)
-            if len(self._loose) > MOST_LOOSE:
-                oldest = next(iter(self._loose))
-                for owner in self._loose.pop(oldest).values():
+            if len(self._tree.loose) > MOST_LOOSE:
+                oldest = next(iter(self._tree.loose))
+                for owner in self._tree.loose.pop(oldest).values():
                     owner.loose.discard(oldest)
 
     def _forget_loose(self, keeper: Keeper, block: int, group: int | None, tier: str | None) -> None:
-        waiting = self._loose.get(block)
+        waiting = self._tree.loose.get(block)
         if waiting is None or block not in keeper.loose:
             return
         for number, tiers in keeper.states.items():
@@ -453,7 +269,7 @@ class PrefixIndex:
         if not any(owner is keeper for owner in waiting.values()):
             keeper.loose.discard(block)
         if not waiting:
-            del self._loose[block]
+            del self._tree.loose[block]
 
     def _new_plane(self, keeper: Keeper) -> int:
         plane = self._planes
@@ -481,23 +297,18 @@ class PrefixIndex:
                 for plane in keeper.planes & run.planes.keys():
                     run.set_plane(plane, 0)
         for run in runs:
-            self._trim(run)
+            self._tree.trim(run)
         for block in keeper.loose:
-            waiting = self._loose[block]
+            waiting = self._tree.loose[block]
             for plane in keeper.planes & waiting.keys():
                 del waiting[plane]
             if not waiting:
-                del self._loose[block]
+                del self._tree.loose[block]
         keeper.loose = set()
 
     def _know(self) -> None:
         self._trusted = sum(1 << one.number for one in self._numbered.values() if one.known is not Known.UNKNOWN)
         self._unknown = tuple(sorted(one.place for one in self._numbered.values() if one.known is Known.UNKNOWN))
-
-
-def _clear(run: Run, plane: int, bits: int) -> None:
-    if run.planes and plane in run.planes:
-        run.set_plane(plane, run.planes[plane] & ~bits)
 
 
 def _group_of(keeper: Keeper, plane: int) -> tuple[int, str]:

@@ -105,6 +105,10 @@ class Run:
             if not self.planes:
                 self.planes = None
 
+    def can_adopt(self, child: Run, at: int) -> bool:
+        """Whether `child` is as deep as what follows the block at position `at`. In true chains it is."""
+        return child.start < 0 or self.start < 0 or child.start == self.start + at + 1
+
     def adopt(self, child: Run, at: int) -> None:
         """`child` follows the block at position `at`."""
         child.parent, child.at = self, at
