@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prfaas.core.ids import ClusterName, NodeName, RequestId
-from prfaas.core.routing.catalog import NAMES
+from prfaas.core.routing.catalog import NAMES, policy_of
 from prfaas.core.routing.curve import Curve
 from prfaas.core.routing.effects import AskCredit, CancelPrefill, Decided, Refuse, ReleaseCredit
 from prfaas.core.routing.events import Arrived, CreditGranted, LegFailed, PrefillBound, PrefillDone
@@ -130,7 +130,7 @@ def test_the_ledger_is_the_policy_s_own_view() -> None:
     decide(machine, 5000, "a")
     begin(machine, "a")
     home, far = machine.backlogs
-    assert (home.name, far.name, home.order) == (ClusterName("home"), ClusterName("far"), 0.25)
+    assert (home.name, far.name, home.order) == (ClusterName("home"), ClusterName("far"), policy_of("ours", 1000).order)
     assert (len(far), len(far.ends), far.links[0].unsent_bytes) == (0, 1, 5_000_000)
 
 
