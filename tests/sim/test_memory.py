@@ -13,6 +13,7 @@ from prfaas.sim.arrivals import SECOND_NS, Arrival
 from prfaas.sim.faults import Fault
 from prfaas.sim.prefixes import CacheSetup
 from prfaas.sim.request import Request
+from prfaas.sim.run import Outcome
 from prfaas.sim.setup import LinkSetup
 
 from .conftest import flat, run
@@ -53,6 +54,8 @@ def test_nothing_is_left_of_requests_that_have_ended() -> None:
     finally:
         gc.set_debug(0)
         gc.enable()
+    peak_bps = Outcome(None, world.tally, world, 0.0).peak_bps  # type: ignore[arg-type]
+    assert 0 < peak_bps <= 10**8 * (1 + 1e-9)  # of what crosses to home; copies go the other way, on a wider line
     for cache in world.caches:
         pool = cache.pool
         assert not cache._grants

@@ -75,8 +75,9 @@ class Outcome:
 
     @property
     def peak_bps(self) -> float:
-        """Over all links, the largest second of each."""
-        return sum(line.peak for line in self.world.lines.values()) * 8e9
+        """Over all links to PD clusters, the largest second of each."""
+        homes = self.world.setup.homes
+        return sum(line.peak for (_, to), line in self.world.lines.items() if to in homes) * 8e9
 
     def use(self) -> dict[str, float]:
         """By cluster, the part of its prefill nodes that was busy while requests came."""
