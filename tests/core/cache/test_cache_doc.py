@@ -19,6 +19,9 @@ def test_the_tables_are_the_benchmarks() -> None:
     for row in json.loads((DOCS / "benchmarks/pool.json").read_text())["cost"]:
         cells = [row[name] for name in ("prompts", "model", "us_a_request", "plain_us_a_request", "ratio")]
         assert f"| {' | '.join(map(str, cells))} |" in page
+    for model in json.loads((DOCS / "benchmarks/reuse.json").read_text())["models"]:
+        cells = [model["model"], *(model["ratio"][way] for way in ("fresh", "again", "turn"))]
+        assert f"| {' | '.join(map(str, cells))} |" in page
 
 
 def test_ours_is_at_least_any_naive_choice() -> None:

@@ -7,6 +7,7 @@ event loops. A job that was told to stop raises `Stopped` at its next layer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -229,7 +230,8 @@ class GenerateJob(Job):
         if self._chunks is not None:
             self._leave(model, self._chunks.cache, self._tokens, self._chunks.computed)
         else:
-            ids = [*self._tokens[:-1], *self._fed]
+            ids = array("I", self._tokens[:-1])
+            ids.extend(self._fed)
             self._leave(model, self._cache, ids, len(ids))
 
     def release(self) -> None:
