@@ -28,8 +28,8 @@ from prfaas.core.index.mirror import Page
 from prfaas.core.index.places import Known, Place
 
 PATH = "/prfaas/v1/kv"
-PAGE_HASHES = 65_536
-MOST_HASHES = 4 * PAGE_HASHES
+PAGE_HASHES = 16_384
+MOST_HASHES = 16 * PAGE_HASHES
 """In one change; and what a page may be over, at most."""
 MAX_PAGE_BYTES = 16 << 20
 
