@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from prfaas.core.index.places import Keeper
-from prfaas.core.index.runs import Run, numbers_of
+from prfaas.core.index.runs import Run, numbers_of, ones_from_0
 
 BLOCK_HEAP_BYTES = 48 + 8
 """A hash of 64 bits as Python's allocator rounds it, and a run's pointer to it."""
@@ -30,15 +30,17 @@ class Piece(NamedTuple):
 
 def pieces(keeper: Keeper, after: int, most_hashes: int | None) -> tuple[list[Piece], int | None]:
     """What it holds of runs whose first hash is above `after`, in that order, and the last one's if there are more."""
-    runs = sorted((run for run in keeper.runs if run.hashes[0] > after), key=lambda run: run.hashes[0])
+    runs = {run.hashes[0]: run for run in keeper.runs}
+    firsts = [first for first in runs if first > after]
+    firsts.sort()
     found: list[Piece] = []
     hashes = 0
-    for run in runs:
-        of_run = list(_of_run(keeper, run))
+    for first in firsts:
+        of_run = list(_of_run(keeper, runs[first]))
         found += of_run
         hashes += sum(len(piece.hashes) for piece in of_run)
-        if most_hashes is not None and hashes >= most_hashes and run is not runs[-1]:
-            return found, run.hashes[0]
+        if most_hashes is not None and hashes >= most_hashes and first != firsts[-1]:
+            return found, first
     return found, None
 
 
@@ -63,10 +65,9 @@ def size_bytes(runs_of: dict[int, Run], runs: int) -> int:
 def _segments(mask: int) -> Iterator[tuple[int, int]]:
     """[low, high) of each stretch of bits that are set."""
     low = 0
-    while mask >> low:
-        low += ((mask >> low) & -(mask >> low)).bit_length() - 1
-        high = low
-        while mask >> high & 1:
-            high += 1
-        yield low, high
-        low = high
+    while mask:
+        low += (mask & -mask).bit_length() - 1
+        mask >>= (mask & -mask).bit_length() - 1
+        count = ones_from_0(mask)
+        yield low, low + count
+        low, mask = low + count, mask >> count
