@@ -1,12 +1,15 @@
 """Policies side by side on scenarios, with paired confidence intervals, held against the goals of the default policy.
 
 Tuning and judging are kept apart: `--tune` runs the scenarios and seeds on which constants were picked; without it
-others run, the same scenarios with seeds that were never used, and variants of them. On each seed all policies see the
+others run, the same scenarios with seeds that were never used, and `FRESH` ones, of which none was looked at before the
+policy was as it is. On each seed all policies see the
 same requests. `paper` is the best static threshold of the scenario in hindsight, by mean TTFT on these very seeds, with
 its own feedback on or off, whichever is better; `feedback` and `threshold` are the two. `less` is by how much ours is
 below a rival, as a part of the latter, with half of its 95 % confidence interval over seeds.
 
     python -m benchmarks.policies [--tune] [--seeds 6] [--only NAME ...] [--traces DIRECTORY] [--json FILE]
+
+Charts of such a file: `python -m benchmarks.policycharts FILE DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -94,7 +97,7 @@ CASES = {
     "two clusters, 60 %": Case(0.6, plan="two"),
     "two clusters, 80 %": Case(0.8, plan="two"),
 }
-VARIANTS = {
+TUNED = {
     "steady 80 %": Case(0.8),
     "steady 85 %, other lengths": Case(0.85, plan="short"),
     "mmpp x4, 60 %": Case(0.6, Scenario(arrivals=Mmpp(factor=4.0))),
@@ -103,15 +106,33 @@ VARIANTS = {
     "link down 60 s, 60 %": Case(0.6, link(0.000001, 60), seconds=2000),
     "link 4 Gbps 900 s, 45 %": Case(0.45, link(4, 900), seconds=2600),
 }
+FRESH = {
+    "steady 60 %": Case(0.6),
+    "steady 90 %": Case(0.9),
+    "steady 80 %, longer": Case(0.8, plan="long"),
+    "mmpp x3, 65 %": Case(0.65, Scenario(arrivals=Mmpp(factor=3.0))),
+    "bursts x5 10 s of 90 s, 50 %": Case(0.5, bursts(5, 10, 90)),
+    "link 1.5 Gbps 120 s, 65 %": Case(0.65, link(1.5, 120), seconds=2000),
+    "link 3 Gbps 300 s, 60 %": Case(0.6, link(3, 300), seconds=2200),
+    "link down 120 s, 45 %": Case(0.45, link(0.000001, 120), seconds=2000),
+    "1 of 4 nodes down 200 s, 75 %": Case(0.75, down(200), seconds=2200),
+    "two clusters, 70 %": Case(0.7, plan="two"),
+}
 TRACES = {
     "conversation, 86 %": Case(0.86, trace="conversation.jsonl.gz"),
     "conversation, 75 %": Case(0.75, trace="conversation.jsonl.gz"),
     "agentic, 3 req/s": Case(0.381, trace="agentic.jsonl.gz"),
 }
+FRESH_TRACES = {
+    "conversation, 92 %": Case(0.92, trace="conversation.jsonl.gz"),
+    "agentic, 2.4 req/s": Case(0.305, trace="agentic.jsonl.gz"),
+}
+FIRST = {True: 0, False: 7000}
+"""Seeds: for tuning, and for judging."""
 
 
 def plans(directory: Path) -> dict[str, Planned]:
-    """The paper's plan and two variants: two PrfaaS clusters, one behind a thin link; shorter, wider lengths."""
+    """The paper's plan and variants: two PrfaaS clusters, one behind a thin link; shorter, wider lengths; longer."""
     text = PAPER.read_text()
     two = text
     for old, _ in TWO:
@@ -119,7 +140,14 @@ def plans(directory: Path) -> dict[str, Planned]:
     cluster = "  {}:\n    kind: prfaas\n    profile: paper-h200\n    nodes: 2\n    gpus: 8\n\n"
     two = two.replace(TWO[0][0], cluster.format("far") + cluster.format("thin"))
     two = two.replace(TWO[1][0], TWO[1][0] + "  - {from: thin, to: home, bandwidth: 3Gbps, rtt: 30ms}\n")
-    texts = {"paper": text, "two": two, "short": text.replace("mu: 9.90, sigma: 1.00", "mu: 9.40, sigma: 1.25")}
+    lengths = "mu: 9.90, sigma: 1.00"
+    assert lengths in text, lengths
+    texts = {
+        "paper": text,
+        "two": two,
+        "short": text.replace(lengths, "mu: 9.40, sigma: 1.25"),
+        "long": text.replace(lengths, "mu: 10.20, sigma: 0.80"),
+    }
     found = {}
     for name, content in texts.items():
         path = directory / f"{name}.yaml"
@@ -286,21 +314,28 @@ def main() -> None:
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    first = 0 if options.tune else 1000
+    first = FIRST[options.tune]
     seeds = range(first, first + options.seeds)
     with tempfile.TemporaryDirectory() as directory:
         made = plans(Path(directory))
-    cases = {**CASES, **({} if options.tune else VARIANTS), **(TRACES if options.traces else {})}
+    cases = CASES | TUNED | ({} if options.tune else FRESH)
+    if options.traces:
+        cases |= TRACES | ({} if options.tune else FRESH_TRACES)
     results: dict[str, Any] = {}
+
+    def wanted(name: str) -> bool:
+        return not options.only or any(part in name for part in options.only)
+
     for name, case in cases.items():
-        if options.only and not any(part in name for part in options.only):
+        if not wanted(name):
             continue
         plan = with_trace(options.traces / case.trace) if case.trace else made[case.plan]
         judge = Judge(case, plan, seeds)
         judge.all()
         results[name] = judged(name, judge)
-    if not options.only:
+    if wanted("wrong threshold"):
         results["wrong threshold"] = robustness(made["paper"], seeds)
+    if wanted("highest rate"):
         results["highest rate"] = highest(made["paper"], first, 7200)
     met = [verdict for one in results.values() for verdict in one.get("goals", ())]
     print(f"\n{sum(one['is'] != 'MISSED' for one in met)} of {len(met)} goals met")

@@ -270,7 +270,7 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[float, Meta(ge=0, le=1000)] | None,
         Meta(
             description="How prefill queues are ordered: by arrival + order * prefill time, where that is known. 0: "
-            "first come, first served. Left out: 0.25 for ours, else 0."
+            "first come, first served. Left out: 1 for ours, else 0."
         ),
     ] = None
 

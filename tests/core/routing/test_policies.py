@@ -45,7 +45,8 @@ def busy(cluster: Backlog, seconds: float) -> None:
         ("balanced", 90_000, 0, "least_loaded"),
         ("fastest", 5_000, 1, "fastest"),
         ("priced", 5_000, 1, "priced"),
-        ("ours", 20_001, 1, "long"),
+        ("ours", 20_001, 1, "spare"),
+        ("ours", 28_001, 1, "long"),
         ("ours", 5_000, 1, "spare"),
     ],
 )
@@ -116,6 +117,27 @@ def test_ours_keeps_a_long_one_home_when_that_is_sooner_and_a_node_is_free() -> 
     assert answer.scores == (6.0, 32.405)
     busy(found[0], 1.0)
     assert policy_of("ours", 20_000).place(0, long, found).cluster == 1
+
+
+def test_ours_keeps_who_is_a_little_too_long_at_a_quiet_home_and_more_so_in_a_fault() -> None:
+    found = clusters(home=1)
+    for cluster in found:
+        busy(cluster, 2.0)
+    policy = policy_of("ours", 20_000)
+    assert policy.place(0, job(0, 28_000), found).reason == "short"
+    assert policy.place(0, job(0, 28_001), found).cluster == 1
+    found[1].links[0].carries(0, GBPS)
+    assert policy.place(0, job(0, 40_000), found).cluster == 0
+    assert policy.place(0, job(0, 40_001), found).cluster == 1
+    found[0].push(job(1, 15_000))
+    assert policy.place(0, job(0, 28_000), found).cluster == 1
+
+
+def test_ours_lends_no_node_behind_a_faulty_link_in_the_hope_that_it_ends() -> None:
+    found = clusters()
+    found[1].links[0].carries(0, GBPS)
+    short = job(0, 5000, kv=10**9)  # 0.75 s at home; 8 s to cross now
+    assert policy_of("ours", 20_000).place(0, short, found).cluster == 0
 
 
 def test_an_idle_node_takes_what_gains_most() -> None:

@@ -54,9 +54,9 @@ class Predictive:
     its own error. `horizon_ns`: for how long a division is expected to be of use: what is lost while a node converts is
     spread over it."""
 
-    margin: float = 0.02
-    sigmas: float = 0.8
-    back: float = 0.25
+    margin: float = 0.04
+    sigmas: float = 1.0
+    back: float = 0.35
     rest_ns: int = 120 * MINUTE_NS
     drift: float = 0.06
     horizon_ns: int = 60 * MINUTE_NS

@@ -16,13 +16,19 @@ from prfaas.core.routing.policy import Answer, Job
 from prfaas.core.routing.pull import Pull
 from prfaas.core.routing.reference import able
 
-PATIENCE_NS = 90 * 10**9
+PATIENCE_NS = 60 * 10**9
 """So long a link's fault has lasted for each long job that may wait at home because of it. A fault that began a moment
 ago will probably be over soon, and what waits at home then has delayed short ones for nothing."""
 NARROW = 8
 """Long jobs that may wait at home because of a link that is always that narrow."""
 BOUND_NS = 10**9
 """A link is the limit of a job when it makes it so much later than the prefill would."""
+
+BAND = 1.4
+"""A job up to so many times the threshold stays at home while fewer wait there than it has nodes: the threshold is
+right for whole loads, and one that is exceeded a little costs less at a quiet home than in a queue away."""
+FAULT_BAND = 2.0
+"""The same while a link has a fault."""
 
 CHEAPER = 0.8
 """A short job that would wait at home goes away if its price there is below this part of its price here. Long ones do
@@ -34,7 +40,7 @@ class Ours(Pull):
     keeps for short jobs when long ones would stay."""
 
     name = "ours"
-    own_order = 0.25
+    own_order = 1.0
 
     def __init__(self, threshold: int, order: float = 0.0, reserve: int = 0, keep: int = 0) -> None:
         super().__init__(threshold, order, reserve)
@@ -53,19 +59,27 @@ class Ours(Pull):
             best = min(away, key=lambda at: ready_ns(now_ns, job, clusters[at]))
             return Answer(best, "no_home_node")
         home = clusters[at_home]
-        if long:
+        if long and not self._near(job, home, away, clusters):
             return self._long(now_ns, job, home, away, clusters)
         answer = self._short(now_ns, job, home, away, clusters)
         if answer.reason == "short" and len(home):
             return self._cheaper(now_ns, job, answer, away, clusters)
         return answer
 
+    def _near(self, job: Job, home: Backlog, away: Sequence[int], clusters: Sequence[Backlog]) -> bool:
+        """Whether `job`, which is long, may be taken for a short one."""
+        if len(home) >= home.nodes:
+            return False
+        faulty = any(clusters[at].links[home.at].since_ns is not None for at in away)
+        return job.uncached[home.at] <= (FAULT_BAND if faulty else BAND) * self.threshold
+
     def _short(self, now_ns: int, job: Job, home: Backlog, away: Sequence[int], clusters: Sequence[Backlog]) -> Answer:
         spare = [at for at in away if clusters[at].idle - len(clusters[at]) > self.reserve]
         if not spare:
             return Answer(home.at, "short")
         here = ready_ns(now_ns, job, home)
-        there, best = min([(ready_ns(now_ns, job, clusters[at]), at) for at in spare])
+        # Without hope: what would wait for a fault to end is done sooner at home.
+        there, best = min([(ready_ns(now_ns, job, clusters[at], present=True), at) for at in spare])
         if there < here:
             return Answer(best, "spare", (here / 1e9, there / 1e9))
         return Answer(home.at, "short", (here / 1e9, there / 1e9))
