@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from prfaas.core.cache.spec import block_bytes
 from prfaas.engine.base import Sampling
 from prfaas.engine.node.prefixes import Prefixes
 from prfaas.engine.reuse import Reuse, spec_of
@@ -184,6 +185,9 @@ async def test_a_full_memory_forgets_the_oldest(engine: Any, rng: random.Random)
     for prompt in prompts:
         await home.answer(prompt, 4)
     assert home.prefixes.prefix_blocks <= 24
+    kept: list[Any] = [*home.prefixes._pieces.values()]
+    held_bytes = sum(piece.untyped_storage().nbytes() for piece in kept)  # no piece keeps a larger buffer alive
+    assert held_bytes == sum(piece.numel() for piece in kept) <= 24 * block_bytes(home.engine.layout, 64)
     hits = [home.begin(prompt, 4) for prompt in prompts[::-1][:1]]
     for owner, reuse in hits:
         assert reuse.tokens == 128
