@@ -187,7 +187,9 @@ async def gateway(far: Far, secret: str = SECRET, stale_s: float = 30.0) -> Asyn
     index = Watched()
     exchange = KVExchange(PD, index)
     async with make_session(secret) as session:
-        following = asyncio.create_task(exchange.follow(FAR, far.listening.url, session, stale_s=stale_s, pause_s=0.01))
+        following = asyncio.create_task(
+            exchange.follow(FAR, far.listening.url, session, wait_ms=200, stale_s=stale_s, pause_s=0.01)
+        )
         try:
             yield index
         finally:

@@ -215,6 +215,9 @@ async def test_a_restart_is_another_incarnation() -> None:
         await head.until(lambda: head.known() is Known.WHOLLY)
         assert head.usable(1) == 0
         assert head.index.places()[PLACE][0] > 1
+        head.follower.restarted(NODE, Epoch(10**9))
+        assert head.index.usable(block_hashes(tokens_of(2), ROOT)).unknown == (PLACE,)
+        await head.until(lambda: head.known() is Known.WHOLLY and head.usable(2) == 2)
         head.follower.gone(NODE)
         assert head.changes[-1] == Closed(PLACE)
         assert head.index.blocks == 0

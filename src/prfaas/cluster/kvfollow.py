@@ -93,10 +93,10 @@ class KVFollower:
         stream.heard = True
         self._post(stream, Heard(_message(events)))
 
-    def restarted(self, node: NodeName) -> None:
-        """Another incarnation of `node` is there."""
+    def restarted(self, node: NodeName, epoch: Epoch) -> None:
+        """Another incarnation of `node` is there. Nothing where its messages have shown so already."""
         for stream in self._of(node):
-            self._post(stream, Restarted())
+            self._post(stream, Restarted(epoch))
 
     def gone(self, node: NodeName) -> None:
         """`node` is no more."""

@@ -126,7 +126,9 @@ def test_a_restart() -> None:
     follow = Follow()
     follow.handle(0, Heard(Message(0, 100.0, "mine", 5)))
     assert follow.handle(0, Heard(old)) == []
-    assert Forget(True) in follow.handle(0, Heard(Message(1, 101.0, "next", 6)))
+    assert Forget(True) in follow.handle(0, Heard(Message(0, 101.0, "next", 6)))
+    assert follow.handle(0, Restarted(6)) == []  # known already
+    assert Forget(True) in follow.handle(0, Restarted(7))
 
 
 def test_a_check_finds_what_was_missed_in_silence() -> None:

@@ -76,7 +76,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """It is another incarnation, as others know."""
+    """It is another incarnation, as others know: `epoch`, where its messages say theirs."""
+
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,10 @@ class Follow(Generic[Body]):
             case Connected():
                 if self._next is None and self.state is State.FOLLOWING:
                     self._ask_snapshot()
-            case Restarted():
-                self._restart()
-                self._ask_snapshot()
+            case Restarted(epoch):
+                if epoch == 0 or self._last is None or self._last.epoch is None or self._last.epoch < epoch:
+                    self._restart()
+                    self._ask_snapshot()
             case Check():
                 if self._last is not None and self.state is State.FOLLOWING:
                     self._ask_from(self._last.sequence, checking=True)
