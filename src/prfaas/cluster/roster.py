@@ -39,6 +39,8 @@ from prfaas.wire.members import JoinReply, JoinRequest, LeaveReply, MemberInfo, 
 log = structlog.get_logger(__name__)
 STATUS = {"unknown_member": 404, "too_many_members": 503}
 """HTTP status of a refusal; 409 for all others."""
+PATIENT = 0.75
+"""While more than this part of a member's lease is left, a look that takes too long is no news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,8 @@ class Roster:
         if member is None or member.node not in self.clients:
             return
         info, trouble = report.info, report.trouble
+        if report.late and member.working and member.until_ns - loop_now_ns() > PATIENT * member.lease_ns:
+            return  # busy, perhaps: what waits for it is not sent away because of one slow answer
         if info is not None and (info.node, info.role) != (member.node, member.role):
             trouble = f"{member.url} answers as {info.role} node {info.node}"
         if info is None or trouble:
@@ -222,6 +226,8 @@ class Roster:
         self._tell(member)
 
     def _unseen(self, node: NodeName, trouble: str) -> None:
+        if self._troubles.get(node) != trouble:
+            log.warning("member cannot be seen", node=node, trouble=trouble)
         self._troubles[node] = trouble
         self._driver.post(Unseen(node, trouble))
 

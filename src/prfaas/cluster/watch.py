@@ -24,11 +24,12 @@ LOOKS, LATE_S = 3, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One look at one node: `info`, or None and the `trouble`."""
+    """One look at one node: `info`, or None and the `trouble`; `late`: all that is known is that it took too long."""
 
     node: NodeName
     info: NodeInfo | None
     trouble: str = ""
+    late: bool = False
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class NodeWatch:
             try:
                 report = Report(client.node.name, await look(client.info, look_timeout_s(self._period_s)))
             except RemoteError as failure:
-                report = Report(client.node.name, None, str(failure))
+                report = Report(client.node.name, None, str(failure), failure.code == "timeout")
             self._listen(report)
             try:
                 async with asyncio.timeout(self._period_s):
