@@ -30,8 +30,8 @@ def unknown(grid: Grid) -> dict[str, float]:
 
 async def routes(grid: Grid, lengths: list[int]) -> list[str]:
     found = []
-    for tokens in lengths:
-        answer = await grid.complete([65] * tokens, max_tokens=2)
+    for number, tokens in enumerate(lengths):  # prompts that share nothing, since nodes keep prefixes
+        answer = await grid.complete([65 + number] * tokens, max_tokens=2)
         assert answer.status == 200
         found.append(answer.headers["x-prfaas-route"])
     return found
