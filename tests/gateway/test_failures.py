@@ -233,9 +233,7 @@ async def test_a_full_queue_falls_back_home(rig: Rig) -> None:
 async def test_no_prefill_node_and_too_long_for_the_decode_node(rig: Rig) -> None:
     decoders = [await rig.node("home-d", "decode")]
     async with two_clusters(rig, far=[], home=[], decoders=decoders, whole_limit=100) as grid:
-        assert (
-            (await grid.complete("x" * 80, max_tokens=2)).headers["x-prfaas-route"].endswith("reason=no_prefill_node")
-        )
+        assert (await grid.complete("x" * 80, max_tokens=2)).headers["x-prfaas-route"].endswith("reason=unreachable")
         answer = await grid.complete(LONG, max_tokens=2)
         assert (answer.status, answer.code) == (503, "no_prefill_node")
         assert "121" in answer.message

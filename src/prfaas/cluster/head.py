@@ -133,6 +133,7 @@ class ClusterHead:
             ],
             at_work_tokens=sum(job.tokens for _, job in at_work[LISTED:]),
             prefill_ns=list(curve.points) if curve is not None else [],
+            nodes=self.roster.count("prefill"),
         )
 
     def _trouble(self) -> str:

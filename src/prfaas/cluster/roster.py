@@ -167,6 +167,10 @@ class Roster:
             return LeaveReply("gone", 0)
         return LeaveReply("draining", self._running(member))
 
+    def count(self, role: Role) -> int:
+        """Members of that role, whatever state they are in."""
+        return sum(member.role == role for member in self._members)
+
     def members(self) -> MemberList:
         """All members, for operators."""
         now_ns = loop_now_ns()

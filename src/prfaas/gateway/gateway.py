@@ -98,6 +98,7 @@ class Gateway:
 
     async def run(self) -> None:
         """Keeps the view fresh, until cancelled; then ends every leg."""
+        self.home_changed()  # where it has no prefill nodes nothing else would say so
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._head.run(), name="cluster head")

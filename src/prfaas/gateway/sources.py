@@ -76,6 +76,7 @@ def _seen(cluster: ClusterName, info: ClusterInfo) -> SourceSeen:
         max(0, info.waiting_tokens),
         max(0, info.at_work_tokens),
         curve_of(info.prefill_ns),
+        info.nodes,
     )
 
 

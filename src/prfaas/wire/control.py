@@ -160,7 +160,8 @@ class ClusterInfo(msgspec.Struct, frozen=True):
 
     `waiting`, next first, and `at_work`: the first `LISTED` of each, and of those that are not listed the tokens,
     `waiting_tokens` and `at_work_tokens`. `slots`: prefills that the ready nodes take at once. `prefill_ns`: as in
-    `NodeInfo`, of one of its nodes in the mean, told or learned; empty while it is not known.
+    `NodeInfo`, of one of its nodes in the mean, told or learned; empty while it is not known. `nodes`: its prefill
+    nodes, ready or not.
     """
 
     cluster: str
@@ -177,3 +178,4 @@ class ClusterInfo(msgspec.Struct, frozen=True):
     at_work: list[PrefillInfo] = []
     at_work_tokens: int = 0
     prefill_ns: list[tuple[int, int]] = []
+    nodes: int | None = None

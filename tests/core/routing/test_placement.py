@@ -25,8 +25,8 @@ from prfaas.core.routing.view import DecodeLost, DecodeSeen, Source, SourceSeen
 from prfaas.testing.scenario import FAR, HOME, router, world_up
 
 
-def up() -> Router:
-    machine = router(threshold=1000, whole_limit=8000)
+def up(kind: str = "threshold") -> Router:
+    machine = router(threshold=1000, whole_limit=8000, kind=kind)
     for event in world_up():
         machine.handle(0, event)
     return machine
@@ -59,6 +59,22 @@ def test_unreachable_prefill_cluster_is_a_visible_fallback() -> None:
     decided = decide(machine, 5000)
     assert isinstance(decided, Decided)
     assert (decided.route, decided.cluster, decided.reason) == ("local", HOME, "unreachable")
+
+
+@pytest.mark.parametrize("kind", ["threshold", "ours", "paper", "pull", "local", "fastest"])
+def test_a_cluster_of_decode_nodes_alone_computes_what_is_short(kind: str) -> None:
+    """There it is no trouble that nobody else can: the reason is the length, or that the others are away."""
+    machine = up(kind)
+    machine.handle(1, SourceSeen(HOME, 0, 0, 0, 0, "it has no prefill node", nodes=0))
+    if kind != "fastest":  # which asks where it would be done first, and knows no other way than to prefill
+        decided = decide(machine, 900)
+        assert isinstance(decided, Decided)
+        assert (decided.route, decided.reason) == ("local", "local" if kind == "local" else "short")
+    machine.handle(1, SourceSeen(FAR, 0, 0, 0, 0, "connection refused"))
+    for tokens, reason in ((900, "short"), (5000, "unreachable")):
+        decided = decide(machine, tokens, f"{tokens}")
+        assert isinstance(decided, Decided)
+        assert (decided.route, decided.reason) == ("local", "local" if kind == "local" else reason)
 
 
 def test_without_prefill_nodes_the_decode_node_computes_what_it_may() -> None:

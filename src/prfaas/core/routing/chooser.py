@@ -19,12 +19,18 @@ from prfaas.core.routing.view import Source, View
 ALWAYS, NEVER = Threshold(0), Threshold(1 << 62)
 FIXED = {"threshold": None, "remote": ALWAYS, "local": NEVER}
 """Policies whose rule needs no signal, and the threshold that amounts to it; None: its own."""
+BLIND = ("balanced", "fastest", "priced")
+"""Policies to which no prompt is short."""
 
 
 class Chooser:
-    """`kind` is a name of `catalog`; `order`: see `Policy.order`, None: its own."""
+    """`kind` is a name of `catalog`; `order`: see `Policy.order`, None: its own. `whole_limit`: the longest prompt that
+    a decode node may compute whole."""
 
-    def __init__(self, kind: str, threshold: Threshold, order: float | None, sources: tuple[Source, ...]) -> None:
+    def __init__(
+        self, kind: str, threshold: Threshold, order: float | None, whole_limit: int, sources: tuple[Source, ...]
+    ) -> None:
+        self._whole_limit = whole_limit
         self.policy = policy_of(kind, threshold.tokens, order)
         self.ledger = Ledger(sources, self.policy.order)
         self._kind = kind
@@ -45,8 +51,11 @@ class Chooser:
             return Choice(None, stays or "single")
         ledger = self.ledger
         able = [source.cluster not in failed and view.ready(source, tokens) for source in ledger.sources]
-        if not any(able):
-            return Choice(None, why if failed else "no_prefill_node")
+        # Decode nodes that are alone compute what is short, which policies have no word for.
+        alone = view.decodes_only and self._kind not in BLIND and not self._rule.offloads(tokens)
+        if not any(able) or (alone and tokens <= self._whole_limit):
+            ruled = choose_source(view, self._rule, tokens, failed, stays, why)
+            return replace(ruled, reason=self._named(ruled.reason))
         job = ledger.priced(now_ns, request, tokens, able)
         unknown = () if self._kind in FIXED else ledger.unknown(job)
         if not all(ledger.knows(at, tokens) for at in job.options if job.prefill_ns[at] != IMPOSSIBLE):

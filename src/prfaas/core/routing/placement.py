@@ -32,13 +32,14 @@ def choose_source(
 
     `failed`: clusters that already failed this request. `stays`: why the request must be computed whole on the decode
     node, if it must (`echo`). Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it),
-    `why` (one failed it before), `single` (one token: nothing to transfer), `no_prefill_node`.
+    `why` (one failed it before), `single` (one token: nothing to transfer), `no_prefill_node` (there are some
+    at home, none can take it).
     """
     if stays:
         return Choice(None, stays)
     if tokens <= 1:
         return Choice(None, "single")
-    reason = "short"
+    reason = why if failed else "short"
     if threshold.offloads(tokens):
         remote = [s for s in view.sources if not s.home and s.cluster not in failed and view.ready(s, tokens)]
         if remote:
@@ -47,7 +48,7 @@ def choose_source(
     home = [s for s in view.sources if s.home and s.cluster not in failed and view.ready(s, tokens)]
     if home:
         return Choice(home[0], why if failed else reason)
-    return Choice(None, why if failed else "no_prefill_node")
+    return Choice(None, reason if failed or view.decodes_only else "no_prefill_node")
 
 
 def choose_decoder(view: View, tokens: int, failed: AbstractSet[NodeName]) -> NodeName | None:

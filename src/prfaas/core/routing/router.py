@@ -46,7 +46,7 @@ class Router:
         self.requests: dict[RequestId, RequestLife] = {}
         self._home = home
         self._policy = policy
-        self._chooser = Chooser(policy.kind, policy.threshold, policy.order, sources)
+        self._chooser = Chooser(policy.kind, policy.threshold, policy.order, policy.whole_limit, sources)
         self._ledger = self._chooser.ledger
 
     @property

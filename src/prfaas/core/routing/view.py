@@ -26,6 +26,7 @@ class SourceSeen:
 
     Of those who wait (`queue`, next first) and run (`busy`) some may not be listed: then `rest_waiting` and
     `rest_running` are the tokens of those. `curve`: how long a node takes; None when the head does not know either.
+    `nodes`: prefill nodes that the cluster has, whether they are ready or not; None when it does not say.
     """
 
     cluster: ClusterName
@@ -39,6 +40,7 @@ class SourceSeen:
     rest_waiting: int = 0
     rest_running: int = 0
     curve: Curve | None = None
+    nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,8 @@ class View:
         """Whether `source` can prefill `tokens` tokens, as far as we know."""
         seen = self.seen.get(source.cluster)
         return seen is not None and seen.ready > 0 and tokens <= seen.max_tokens
+
+    @property
+    def decodes_only(self) -> bool:
+        """Whether our own cluster has no prefill nodes at all: its decode nodes compute what is not sent away."""
+        return any(self.seen[s.cluster].nodes == 0 for s in self.sources if s.home and s.cluster in self.seen)
