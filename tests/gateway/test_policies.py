@@ -69,8 +69,8 @@ async def test_what_is_not_known_is_learned(rig: Rig) -> None:
     [
         (SLOW, FAST, THRESHOLD, "remote; cluster=far; reason=spare"),
         (FAST, FAST, THRESHOLD, "local; cluster=home; reason=short"),
-        (FAST, SLOW, THRESHOLD + 1, "local; cluster=home; reason=sooner_here"),
-        (SLOW, FAST, THRESHOLD + 1, "remote; cluster=far; reason=long"),
+        (FAST, SLOW, 2 * THRESHOLD, "local; cluster=home; reason=sooner_here"),
+        (SLOW, FAST, 2 * THRESHOLD, "remote; cluster=far; reason=long"),
     ],
 )
 async def test_a_node_that_is_free_and_sooner_gets_the_work(
