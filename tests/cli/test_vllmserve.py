@@ -6,15 +6,17 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from prfaas.cli.main import cli
 from prfaas.cli.programs import localised
-from prfaas.cli.vllmserve import check_vllm, vllm_command, vllm_environment
+from prfaas.cli.validate import notes
+from prfaas.cli.vllmserve import check_interpreter, check_vllm, vllm_command, vllm_environment
 from prfaas.config.environment import read_environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Node, Topology
@@ -37,6 +39,9 @@ clusters:
 links: [{from: far, to: home, bandwidth: 1Gbps, rtt: 1ms}]
 limits: {max_model_len: 4096}
 """
+
+
+P1 = "listen: 0.0.0.0:9000, control_listen: 0.0.0.0:9001, data_listen: 0.0.0.0:9002, advertise: far-1.example,"
 
 
 @pytest.fixture
@@ -73,6 +78,7 @@ def test_our_connector_alone(file: Path, tmp_path: Path) -> None:
     assert given["--kv-cache-memory-bytes"] == str(2 << 30)
     assert given["--block-size"] == "32"
     assert "--max-num-batched-tokens" not in given
+    assert given["--disable-access-log-for-endpoints"] == "/health,/metrics"
     assert line[-1] == "--enforce-eager"
     config: dict[str, Any] = json.loads(given["--kv-transfer-config"])
     assert config["kv_connector"] == "PrfaasConnector"
@@ -109,15 +115,49 @@ def test_up_fills_in_ports_and_cores(file: Path, tmp_path: Path) -> None:
     assert cores <= {str(core) for core in os.sched_getaffinity(0)}
 
 
-def test_the_line_can_be_shown(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def shown(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`prfaas node` of p1 of such a file, without API keys in the environment."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    text = FILE.replace("{name: p1,", "{name: p1, listen: 0.0.0.0:9000, advertise: far-1.example,")
-    file.write_text(text)
     monkeypatch.setenv("PRFAAS_SECRET", "a secret of thirty-two characters.")
     monkeypatch.setenv("PRFAAS_VLLM_PYTHON", sys.executable)
+    monkeypatch.delenv("PRFAAS_API_KEYS", raising=False)
     monkeypatch.setattr("prfaas.cli.node.set_up_logging", lambda *_, **__: None)  # it is the whole process's
-    done = CliRunner().invoke(cli, ["node", str(file), "--cluster", "far", "--node", "p1", "--show"])
+
+    def run(p1: str, *more: str, home: str = "") -> Result:
+        text = FILE.replace("{name: p1,", f"{{name: p1, {p1}").replace("kind: pd\n", f"kind: pd\n{home}")
+        file.write_text(text)
+        return CliRunner().invoke(cli, ["node", str(file), "--cluster", "far", "--node", "p1", *more])
+
+    return run
+
+
+def test_a_line_needs_all_listeners(shown: Callable[..., Result], file: Path) -> None:
+    listed = ["listen: 127.0.0.1:1,", "control_listen: 127.0.0.1:2,", "data_listen: 127.0.0.1:3,"]
+    for left, key in enumerate(["listen", "control_listen", "data_listen"]):
+        given = " ".join(one for at, one in enumerate(listed) if at != left)
+        for more in (["--show"], []):
+            done = shown(given, *more)
+            said = f"no `{key}`; expected HOST:PORT (only `prfaas up` picks ports)"
+            assert (done.exit_code, done.output) == (2, f"{file}:13: clusters.far.nodes[0]: node p1 has {said}\n")
+        assert list(notes(read_topology(file))) == [f"only `prfaas up` can start node p1 of far: it has no `{key}`"]
+
+
+def test_only_a_gateway_wants_the_clients_keys(shown: Callable[..., Result], file: Path) -> None:
+    home = "    listen: 0.0.0.0:8000\n    advertise: gateway.example\n"
+    assert shown(P1, "--show", home=home).exit_code == 0
+    wanted = (
+        "`prfaas gateway FILE --cluster home` will want API keys in $PRFAAS_API_KEYS: 0.0.0.0:8000 is not on loopback"
+    )
+    assert list(notes(read_topology(file))) == [wanted]
+    done = CliRunner().invoke(cli, ["gateway", str(file), "--cluster", "home"])
+    assert done.exit_code == 2
+    assert done.output.startswith(f"{file}:7: clusters.home.listen: there are no API keys")
+
+
+def test_the_line_can_be_shown(shown: Callable[..., Result]) -> None:
+    done = shown(P1, "--show")
     assert done.exit_code == 0, done.output
     assert done.output.startswith('VLLM_API_KEY="$PRFAAS_SECRET" HF_HUB_OFFLINE=1')
     assert "a secret" not in done.output
@@ -151,3 +191,37 @@ def test_an_interpreter_with_vllm_is_needed(file: Path, python: str | None, word
     environ = {} if python is None else {"PRFAAS_VLLM_PYTHON": python}
     with pytest.raises(ConfigError, match=words):
         check_vllm(read_topology(file), environ)
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("exit 0", "is no Python of 3.11 or later; expected a Python interpreter that has vLLM"),
+        ("exit 1", "is no Python of 3.11 or later"),
+        ("echo \"['vllm', 'prfaas']\"", "has no vllm; expected a Python interpreter that has vLLM"),
+        ("echo \"['prfaas']\"", "has vllm, but no prfaas; expected both"),
+        ("printf '\\377'", "does not run as a Python does"),
+    ],
+)
+def test_an_interpreter_that_will_not_do_is_told_before_it_is_run(
+    shown: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    python = script(tmp_path, text)
+    monkeypatch.setenv("PRFAAS_VLLM_PYTHON", python)
+    done = shown(P1)
+    assert done.exit_code == 2
+    assert done.output.startswith(f"{python} {words}")
+    assert done.output.count("\n") == 1
+
+
+def test_this_python_has_no_vllm_and_one_that_has_all_is_good(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no vllm"):
+        check_interpreter(sys.executable)
+    check_interpreter(script(tmp_path, "echo '[]'"))

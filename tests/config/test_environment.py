@@ -44,17 +44,28 @@ def test_a_public_gateway_needs_api_keys(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"there are no API keys, and the gateway's 0.0.0.0:8000 is not on loopback"
     ) as open_to_all:
-        read_environment(public, {"PRFAAS_SECRET": SECRET})
+        read_environment(public, {"PRFAAS_SECRET": SECRET}, gateway="home")
     assert open_to_all.value.where == ("clusters", "home", "listen")
-    given = read_environment(public, {"PRFAAS_SECRET": SECRET, "PRFAAS_API_KEYS": " one, two ,,"})
-    assert given.api_keys == ("one", "two")
+    with pytest.raises(ConfigError, match="there are no API keys"):
+        read_environment(public, {"PRFAAS_SECRET": SECRET}, alone=True)
+    keys = {"PRFAAS_SECRET": SECRET, "PRFAAS_API_KEYS": " one, two ,,"}
+    assert read_environment(public, keys, gateway="home").api_keys == ("one", "two")
+
+
+def test_no_other_program_needs_api_keys(tmp_path: Path) -> None:
+    """Nor the file with them, which is not on its machine."""
+    public = topology(tmp_path, "0.0.0.0:8000", "security: {api_keys_file: not-here}\n")
+    for gateway in ("", "far"):
+        assert read_environment(public, {"PRFAAS_SECRET": SECRET}, gateway=gateway).api_keys == ()
+    with pytest.raises(ConfigError, match="not-here: cannot be read"):
+        read_environment(public, {"PRFAAS_SECRET": SECRET}, gateway="home")
 
 
 def test_secrets_from_files(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET + "\n")
     (tmp_path / "keys").write_text("one\ntwo\n")
     named = topology(tmp_path, more="security: {secret_file: secret, api_keys_file: keys}\n")
-    given = read_environment(named, {})
+    given = read_environment(named, {}, gateway="home")
     assert (given.secret, given.api_keys) == (SECRET, ("one", "two"))
     (tmp_path / "secret").unlink()
     with pytest.raises(ConfigError, match="secret: cannot be read: No such file"):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prfaas.cli.engines import emulated_limits, memory_blocks
+from prfaas.cli.vllmfits import vllm_misfits
 from prfaas.config.checks import Problem
 from prfaas.config.topology import EmulatedEngine, Topology, TransformersEngine
 from prfaas.core.cache.layout import KVLayout, PartKind
@@ -66,6 +67,8 @@ def misfits(topology: Topology, directory: Path | None) -> Iterator[Problem]:
                 within_memory(limits, layout, memory)
             except ConfigError as error:
                 yield ("clusters", name, "nodes", at, "engine", "kv_memory"), str(error)
+    if directory is not None:
+        yield from vllm_misfits(topology, directory)
 
 
 def _limits(

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 def command(file: Path, cluster: str) -> None:
     """Serve one OpenAI-compatible endpoint: the head of PD cluster CLUSTER of topology FILE."""
     topology = read_topology(file)
-    environment = environment_of(topology, file)
+    environment = environment_of(topology, file, gateway=cluster)
     set_up_logging(environment.log.level, environment.log.format, program="gateway", cluster=cluster)
     name = ClusterName(cluster)
     if name not in topology.of_kind("pd"):

@@ -92,7 +92,7 @@ def vllm_client(
         where = f"node {node.name} of cluster {name}: control"
         control = url_of(node.control_listen, node.advertise, where)
     vllm = VllmNode(name, node.role, topology.public_name, engine.max_sequences, control)
-    way = engine.connector if topology.clusters[name].kind == "prfaas" else engine.inside
+    way = engine.connector if topology.clusters[name].kind == "prfaas" else engine.within
     ours = control and (way == "prfaas" or node.role == "decode")
     return (StreamingVllm if ours else SequentialVllm)(session, address, vllm)
 

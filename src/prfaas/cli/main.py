@@ -16,7 +16,7 @@ COMMANDS = {
     "up": ("prfaas.cli.up", "Start all of a topology on this machine."),
     "gateway": ("prfaas.cli.gateway", "Head of a PD cluster: the OpenAI endpoint."),
     "prefill-service": ("prfaas.cli.service", "Head of a PrfaaS cluster."),
-    "node": ("prfaas.cli.node", "One embedded engine."),
+    "node": ("prfaas.cli.node", "One node: an embedded engine, or `vllm serve`."),
     "validate": ("prfaas.cli.validate", "Check a topology file."),
     "schema": ("prfaas.cli.schema", "Print a JSON Schema: of the topology file, or of a command's --json."),
     "model": ("prfaas.cli.model", "What a model's KV cache is made of and weighs."),

@@ -1,4 +1,4 @@
-"""`prfaas node`: the composition root of one embedded engine."""
+"""`prfaas node`: the composition root of one embedded engine; a node of kind vllm becomes `vllm serve`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import structlog
 from prfaas.cli.engines import engine_of
 from prfaas.cli.joiner import ANY_PORT, Joiner, Wanted, joining_node
 from prfaas.cli.secrets import environment_of
-from prfaas.cli.vllmserve import vllm_command, vllm_environment
+from prfaas.cli.vllmserve import check_interpreter, vllm_command, vllm_environment
+from prfaas.config.checks import unlisted
+from prfaas.config.document import read_document
 from prfaas.config.environment import Environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Node, Topology, VllmEngine
@@ -62,7 +64,8 @@ def command(
     drain: float,
     show: bool,
 ) -> None:
-    """Run one engine: node NODE of cluster CLUSTER of topology FILE. With --join, one that FILE does not list."""
+    """Run node NODE of cluster CLUSTER of topology FILE: an embedded engine, or, of kind vllm, `vllm serve`, which
+    takes this process's place. With --join, one that FILE does not list."""
     topology = read_topology(file)
     environment = environment_of(topology, file)
     set_up_logging(environment.log.level, environment.log.format, program="node", cluster=cluster, node=node)
@@ -75,6 +78,8 @@ def command(
     if found is None:
         names = ", ".join(one.name for one in topology.clusters[cluster].nodes)
         raise ConfigError(f"{file}: cluster {cluster} has no node {node!r}; expected one of {names}")
+    if joiner is None:
+        _all_listed(topology, file, cluster, found)
     directory = resolve_model(topology.model)
     if isinstance(found.engine, VllmEngine):
         if join:
@@ -83,6 +88,14 @@ def command(
         return
     text = Text.load(directory)
     raise SystemExit(asyncio.run(_serve(topology, environment, ClusterName(cluster), found, directory, text, joiner)))
+
+
+def _all_listed(topology: Topology, file: Path, cluster: str, node: Node) -> None:
+    """Raises ConfigError, with the node's line, when it lacks a listener. (One that joins has all that it needs.)"""
+    for key in unlisted(node):
+        said = f"node {node.name} has no `{key}`; expected HOST:PORT (only `prfaas up` picks ports)"
+        where = ("clusters", cluster, "nodes", topology.clusters[cluster].nodes.index(node))
+        raise read_document(file).located(ConfigError(said, where))
 
 
 def _become_vllm(
@@ -103,6 +116,7 @@ def _become_vllm(
         click.echo(" ".join([f'VLLM_API_KEY="{secret}"', *(f"{k}={shlex.quote(v)}" for k, v in new.items())]), nl=False)
         click.echo(" " + shlex.join(line))
         return
+    check_interpreter(line[0])
     hand_on(made)
     log.info("becomes vllm serve", node=node.name, role=node.role)
     sys.stdout.flush()

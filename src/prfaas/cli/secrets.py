@@ -11,9 +11,10 @@ from prfaas.config.topology import Topology
 from prfaas.core.errors import ConfigError
 
 
-def environment_of(topology: Topology, file: Path) -> Environment:
-    """Those for `topology`, which was read from `file`. Raises ConfigError."""
+def environment_of(topology: Topology, file: Path, gateway: str = "") -> Environment:
+    """Those for `topology`, which was read from `file`; of the gateway of cluster `gateway`, if this is one. Raises
+    ConfigError."""
     try:
-        return read_environment(topology, os.environ)
+        return read_environment(topology, os.environ, gateway=gateway)
     except ConfigError as error:
         raise read_document(file).located(error) from None

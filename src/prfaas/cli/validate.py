@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -9,7 +10,9 @@ import click
 from prfaas.cli.checkpoint import check_model
 from prfaas.cli.engines import check_engines
 from prfaas.cli.fits import check_fits, had
+from prfaas.config.checks import unlisted
 from prfaas.config.document import read_document
+from prfaas.config.environment import wants_keys
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology
 from prfaas.core.errors import ConfigError
@@ -31,6 +34,23 @@ def command(file: Path) -> None:
     except ConfigError as error:
         raise read_document(file).located(error) from None
     click.echo(f"{file}: good: {described(topology)}")
+    for note in notes(topology):
+        click.echo(f"note: {note}")
+
+
+def notes(topology: Topology) -> Iterator[str]:
+    """What is good here, and yet will not do for programs that are started one by one."""
+    security = topology.security
+    for name, cluster in topology.of_kind("pd").items():
+        if wants_keys(cluster):
+            keys = f"the file {security.api_keys_file}" if security.api_keys_file else f"${security.api_keys_env}"
+            because = f"{cluster.listen} is not on loopback"
+            yield f"`prfaas gateway FILE --cluster {name}` will want API keys in {keys}: {because}"
+    for cluster_name, node in topology.nodes():
+        missing = unlisted(node)
+        if 0 < len(missing) < len(node.listeners):
+            listed = ", ".join(f"`{key}`" for key in missing)
+            yield f"only `prfaas up` can start node {node.name} of {cluster_name}: it has no {listed}"
 
 
 def described(topology: Topology) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,11 @@ from prfaas.core.ids import ClusterName
 
 PYTHON_VARIABLE = "PRFAAS_VLLM_PYTHON"
 SERVE = "prfaas.engine.vllm.serve"
+QUIET = "/health,/metrics"
+"""Paths that heads ask twice a second: not in the access log."""
+PROBE = "import importlib.util as u; print([m for m in ('vllm', 'prfaas') if u.find_spec(m) is None])"
+"""Says which are missing, without the seconds that importing them takes."""
+PROBE_S = 60.0
 CONNECTOR = {
     "kv_connector": "PrfaasConnector",
     "kv_connector_module_path": "prfaas.engine.vllm.connector",
@@ -45,9 +51,34 @@ def vllm_python(engine: VllmEngine, environ: Mapping[str, str]) -> str:
 
 def check_vllm(topology: Topology, environ: Mapping[str, str]) -> None:
     """Raises ConfigError when a node of kind vllm has no vLLM here."""
-    for _, node in topology.nodes():
-        if isinstance(node.engine, VllmEngine):
-            vllm_python(node.engine, environ)
+    engines = [node.engine for _, node in topology.nodes() if isinstance(node.engine, VllmEngine)]
+    for python in {vllm_python(engine, environ): None for engine in engines}:
+        check_interpreter(python)
+
+
+def check_interpreter(python: str) -> None:
+    """Raises ConfigError unless `python` is a Python that can import vLLM and prfaas."""
+    expected = "expected a Python interpreter that has vLLM"
+    try:
+        asked = subprocess.run(
+            [python, "-P", "-c", PROBE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        raise ConfigError(f"{python} does not run as a Python does; {expected}") from None
+    said = asked.stdout.strip()
+    if asked.returncode or not (said.startswith("[") and said.endswith("]")):
+        raise ConfigError(f"{python} is no Python of 3.11 or later; {expected}")
+    if "vllm" in said:
+        raise ConfigError(f"{python} has no vllm; {expected} (`make setup-vllm` makes one for CPUs)")
+    if said != "[]":
+        raise ConfigError(
+            f"{python} has vllm, but no prfaas; expected both: `{python} -m pip install --no-deps prfaas`"
+        )
 
 
 def vllm_command(
@@ -69,6 +100,7 @@ def vllm_command(
         "--max-num-batched-tokens": engine.chunk_tokens,
         "--kv-cache-memory-bytes": engine.kv_memory_bytes,
         "--kv-events-config": _kv_events(topology.clusters[cluster], node),
+        "--disable-access-log-for-endpoints": QUIET,
         "--kv-transfer-config": json.dumps(kv_transfer_config(engine, file, cluster, node)),
     }
     command = [vllm_python(engine, environ), "-P", "-m", SERVE, str(directory)]

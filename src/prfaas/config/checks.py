@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from prfaas.config.document import Where
 from prfaas.config.topology import Cluster, EmulatedEngine, Engine, Fault, Link, Node, Topology, VllmEngine
 from prfaas.config.units import Duration, Endpoint
+from prfaas.config.vllmflags import taken
 
 EMULATED = "emulated"
 """The model without weights."""
@@ -50,10 +51,34 @@ def _node(where: Where, node: Node) -> Iterator[Problem]:
     for key in ("data_listen", "control_listen", "nixl_listen"):
         if getattr(node, key) is not None and key not in node.listeners:
             yield (*where, key), f"a node with this engine has no such listener; expected {_listed(node.listeners)}"
+    if node.advertise is not None or any(at is not None and not at.loopback for at in node.listeners.values()):
+        for key in unlisted(node):
+            yield where, f"no `{key}`; expected HOST:PORT, since other machines are to reach this node"
     if isinstance(engine, VllmEngine):
+        yield from _vllm((*where, "engine"), engine)
         return
     if engine.kv_blocks is not None and engine.kv_memory_bytes is not None:
         yield (*where, "engine", "kv_memory"), "given together with kv_blocks; expected one of them"
+
+
+def unlisted(node: Node) -> list[str]:
+    """The listeners that `node` needs and the file does not name: `up` picks their ports, and nobody else can."""
+    return [key for key, endpoint in node.listeners.items() if endpoint is None]
+
+
+def _vllm(where: Where, engine: VllmEngine) -> Iterator[Problem]:
+    for at, what in taken(engine.arguments):
+        yield (*where, "arguments", at), what
+    if engine.block_tokens is not None and engine.block_tokens % 16:
+        yield (
+            (*where, "block_tokens"),
+            f"got {engine.block_tokens}; expected a multiple of 16, as vLLM's attention kernels do",
+        )
+    if engine.chunk_tokens is not None and engine.chunk_tokens < engine.max_sequences:
+        what = f"got {engine.chunk_tokens}; expected {engine.max_sequences} or more: a token for each of max_sequences"
+        yield (*where, "chunk_tokens"), what
+    if engine.recompute_below and "prfaas" not in engine.connectors:
+        yield (*where, "recompute_below"), "NixlConnector has no such setting; expected `connector: prfaas`, or none"
 
 
 def _node_names(topology: Topology) -> Iterator[Problem]:

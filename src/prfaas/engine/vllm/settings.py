@@ -13,7 +13,7 @@ from typing import Any
 
 from prfaas.config.environment import Environment, read_environment
 from prfaas.config.reader import read_topology
-from prfaas.config.topology import Node, Topology
+from prfaas.config.topology import Node, Topology, VllmEngine
 from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName
@@ -54,7 +54,8 @@ def read_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.envi
     if node is None:
         names = ", ".join(one.name for one in topology.clusters[name].nodes)
         raise ConfigError(f"{file}: cluster {name} has no node {wanted!r}; expected one of {names}")
-    below = extra.get("recompute_below", 0)
+    said = node.engine.recompute_below if isinstance(node.engine, VllmEngine) else 0
+    below = extra.get("recompute_below", said)
     if not isinstance(below, int) or below < 0:
         raise ConfigError(f"kv_connector_extra_config.recompute_below: got {below!r}; expected a number of tokens")
     return Settings(

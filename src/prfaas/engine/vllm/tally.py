@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prfaas.transport.base import Outcome
 
-SUMS = ("transfers", "failures", "bytes", "seconds")
+SUMS = ("transfers", "failures", "cancelled", "bytes", "seconds")
 
 
 class Tally:
@@ -16,7 +16,8 @@ class Tally:
     def count(self, outcome: Outcome, sent: bool) -> None:
         """One transfer ended."""
         self._sums["transfers"] += 1
-        self._sums["failures"] += outcome.cause != "applied"
+        self._sums["failures"] += outcome.cause not in ("applied", "cancelled")
+        self._sums["cancelled"] += outcome.cause == "cancelled"  # its request was aborted: the client left
         self._sums["bytes"] += outcome.bytes_moved
         self._sums["seconds"] += outcome.moving_ns / 1e9
 
