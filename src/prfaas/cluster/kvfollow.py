@@ -178,6 +178,7 @@ class KVFollower:
         socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
+        socket.setsockopt(zmq.IPV6, ":" in at.host)
         end: FollowEvent[Body] = Failed(ask)
         try:
             socket.connect(f"tcp://{Endpoint.at(at.host, at.port + stream.place.rank)}")

@@ -36,8 +36,9 @@ TURN = 64
 class KVPublisher:
     """The events of one node (or of one rank of it), under `topic`, its name.
 
-    `dial`: where the head of its cluster listens. `replay`: where it answers who has missed something, if anywhere;
-    off loopback that demands `secret`. `snapshot` lists what is held now, parents first. Raises ConfigError.
+    `dial`: where the head of its cluster listens. `replay`: where it answers who has missed something, if anywhere
+    (port 0: any, see `replay_port`); off loopback that demands `secret`. `snapshot` lists what is held now, parents
+    first. Raises ConfigError.
     """
 
     def __init__(
@@ -62,19 +63,26 @@ class KVPublisher:
         self._buffer_messages, self._buffer_bytes, self._bytes = buffer_messages, buffer_bytes, 0
         self._sequence, self._last_s = 0, 0.0
         self._router: zmq.asyncio.Socket | None = None
+        self.replay_port = 0
+        """Where it answers; 0 when it does not."""
         if replay is not None:
             self._router = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
             self._router.setsockopt(zmq.LINGER, 0)
             self._router.setsockopt(zmq.SNDHWM, MOST_WAITING)
             self._router.setsockopt(zmq.MAXMSGSIZE, 4096)
+            self._router.setsockopt(zmq.IPV6, ":" in replay.host)
             try:
                 self._router.bind(f"tcp://{replay}")
+                bound = self._router.getsockopt(zmq.LAST_ENDPOINT)
+                assert isinstance(bound, bytes)
+                self.replay_port = int(bound.rstrip(b"\0").rpartition(b":")[2])
             except zmq.ZMQError as error:
                 self._router.close()
                 raise ConfigError(f"cannot listen on {replay}: {error.strerror}; expected a free address") from None
         self._socket: zmq.SyncSocket = zmq.Context.instance().socket(zmq.PUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, MOST_WAITING)
+        self._socket.setsockopt(zmq.IPV6, ":" in dial.host)
         self._socket.connect(f"tcp://{dial}")
 
     @property

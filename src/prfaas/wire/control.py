@@ -24,7 +24,7 @@ LISTED = 64
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A data listener: `host`, `port`; one a rank."""
+    """A listener: `host`, `port`; one a rank."""
 
     host: str
     port: int
@@ -56,6 +56,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
     prefill_ns: list[tuple[int, int]] = []
     """How long it takes to prefill, (tokens of a prompt, ns) rising, when it knows that; nothing is said of lengths
     outside."""
+    kv_events: list[Address] = []
+    """Where it is asked what it told of its prefix cache (`wire.kvevents`); none when it tells nothing."""
 
 
 class TransferParams(msgspec.Struct, frozen=True):
