@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from prfaas.cluster.enginemap import Roots
+from prfaas.cluster.kvexchange import KVExchange
+from prfaas.cluster.kvnodes import KVNodes
+from prfaas.cluster.roster import Roster
 from prfaas.config.environment import Environment
 from prfaas.config.topology import Cluster, Node, Topology, VllmEngine
 from prfaas.config.units import Endpoint
@@ -15,6 +18,8 @@ from prfaas.core.ids import Epoch
 from prfaas.engine.node.telling import Telling
 from prfaas.model.blockhash import CacheKey
 from prfaas.runtime.kvpublish import KVPublisher
+from prfaas.runtime.metrics import Metrics
+from prfaas.runtime.tasks import Tasks
 
 
 class Told(NamedTuple):
@@ -34,6 +39,33 @@ def events_dial(cluster: Cluster) -> Endpoint | None:
     """Where nodes of `cluster` reach its head with their KV events; None where it does not listen for any."""
     at = cluster.events_listen
     return None if at is None else Endpoint.at(cluster.advertise or at.host, at.port)
+
+
+def hear_nodes(
+    topology: Topology,
+    environment: Environment,
+    exchange: KVExchange,
+    roster: Roster,
+    metrics: Metrics,
+    tasks: Tasks,
+) -> bool:
+    """Knows from now on what the nodes of the head's cluster hold. False where the topology does not say where they are
+    heard. Raises ConfigError when that address cannot be had."""
+    cluster = topology.clusters[exchange.cluster]
+    if cluster.events_listen is None:
+        return False
+    foreign = [node.id for node in cluster.nodes if isinstance(node.engine, VllmEngine)]
+    nodes = KVNodes(
+        exchange,
+        cluster.events_listen,
+        roster,
+        roots_of(topology),
+        metrics,
+        foreign=foreign,
+        secret=environment.secret,
+    )
+    tasks.spawn(nodes.run(), "KV events")
+    return True
 
 
 def publisher_of(
