@@ -8,6 +8,9 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import zmq
+import zmq.asyncio
+
 from prfaas.cli.ports import free_ports
 from prfaas.cluster.kvexchange import KVExchange
 from prfaas.cluster.kvnodes import KVNodes
@@ -25,6 +28,7 @@ from prfaas.runtime.kvpublish import KVPublisher
 from prfaas.runtime.metrics import Metrics
 from prfaas.testing.noderig import until
 from prfaas.wire.control import Address, NodeInfo
+from prfaas.wire.kvevents import decode
 
 CLUSTER, NODE = ClusterName("far"), NodeName("p0")
 PLACE = Place(CLUSTER, NODE)
@@ -196,3 +200,17 @@ async def test_two_heads() -> None:
         await asyncio.gather(following, return_exceptions=True)
         await node.close()
         await listening.close()
+
+
+async def test_who_subscribes_late_hears_where_it_stands() -> None:
+    at = Endpoint.at("127.0.0.1", free_ports(1, set())[0])
+    node = Publishing(at)
+    node.keep(1)  # to nobody
+    node.keep(2)
+    with zmq.asyncio.Context.instance().socket(zmq.SUB) as late:
+        late.setsockopt(zmq.SUBSCRIBE, NODE.encode())
+        late.bind(f"tcp://{at}")
+        async with asyncio.timeout(30):
+            heard = decode([bytes(frame) for frame in await late.recv_multipart()])
+    assert (heard.sequence, heard.epoch) == (node.publisher.published - 1, node.epoch)
+    await node.close()

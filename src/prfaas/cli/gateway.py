@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import structlog
 
-from prfaas.cli.caches import hear_nodes
+from prfaas.cli.caches import hear_nodes, roots_of
 from prfaas.cli.heads import head_of, home_link, listen, roster_of, service_of
 from prfaas.cli.secrets import environment_of
 from prfaas.cluster.kvexchange import KVExchange
@@ -74,6 +74,8 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
             ],
             head,
             metrics,
+            exchange.index,
+            roots_of(topology)("", ""),
         )
         gateways.append(gateway)
         front = Front(front_settings(topology, environment), gateway, text)

@@ -114,7 +114,7 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     """A gateway asks a prefill service to prefill `tokens` and hold the KV for `receiver` (credit is granted).
 
     `tokens` is a JSON list of ids, and there are `prompt_tokens` of them: heads pass the list on unread, the node reads
-    it. `receivers`: ranks of the receiver, as in `TransferParams`.
+    it. `receivers`: ranks of the receiver, as in `TransferParams`. `prefer`: nodes that have much of it cached.
     """
 
     transfer_id: str
@@ -127,6 +127,7 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     prompt_tokens: int
     deadline_ms: int
     receivers: int = 0
+    prefer: list[str] = []
 
 
 class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
