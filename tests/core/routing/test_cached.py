@@ -45,7 +45,7 @@ def test_a_long_prompt_with_little_left_is_short(kind: str, curve: Curve | None)
     left = decide(machine, 6000, at_home(5056))
     assert (left.cluster, left.reason, left.cached) == (HOME, "short", 5056)
     assert decide(up(kind, curve), 6000).reason in ("long", "sooner_here")
-    assert decide(up(kind, curve), 6000, at_home(4928)).reason in ("long", "sooner_here")
+    assert decide(up(kind, curve), 6000, at_home(4480)).reason in ("long", "sooner_here")
 
 
 @pytest.mark.parametrize("kind", ["threshold", "paper"])
