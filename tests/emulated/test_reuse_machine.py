@@ -34,7 +34,7 @@ class Node(RuleBasedStateMachine):
 
     @initialize(
         layout=st.sampled_from(["hybrid", "dense", "window"]),
-        blocks=st.integers(24, 60),
+        blocks=st.integers(32, 64),  # what the longest needs, and more
         block_tokens=st.sampled_from([16, 64]),
         copies=st.booleans(),
         spare=st.integers(0, 3),
