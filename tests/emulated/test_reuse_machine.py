@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from prfaas.core.cache.snapshots import Placement
 from prfaas.engine.base import Limits
@@ -69,10 +69,11 @@ class Node(RuleBasedStateMachine):
     def go_on(self, steps: int) -> None:
         self.run(steps)
 
-    @precondition(lambda self: self.tasks)
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
-        self.tasks[data.draw(st.sampled_from(sorted(self.tasks)))].cancel()
+    @rule(which=st.integers(0, 50))
+    def leave(self, which: int) -> None:
+        # No precondition: how far tasks are depends on threads, and what is drawn must not.
+        if self.tasks:
+            self.tasks[sorted(self.tasks)[which % len(self.tasks)]].cancel()
         self.run(5)
 
     @invariant()
