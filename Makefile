@@ -40,7 +40,7 @@ up-vllm: $(READY) $(VLLM_READY)
 	@PRFAAS_END_WITH_PARENT=1 $(VLLM) exec $(BIN)/prfaas up "$(VLLM_TOPOLOGY)" $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)")
 
 test-vllm: $(READY) $(VLLM_READY)
-	@$(VLLM) $(BIN)/python -m pytest -m "vllm and not nightly"
+	@$(VLLM) $(BIN)/python -m pytest -m "vllm and not nightly" $(AGAIN)
 
 test: $(READY)
 	@$(BIN)/python -m pytest

@@ -267,7 +267,13 @@ def judged(name: str, judge: Judge) -> dict[str, Any]:
             {"metric": metric, "rival": rival, "wanted": wanted, "less": less.mean, "half": less.half, "is": verdict}
         )
         print(f"    {metric} below {rival} by {less.mean:+.1%} ± {less.half:.1%}; wanted {wanted:+.0%}: {verdict}")
-    return {"rate": judge.rate, "threshold": judge.threshold, "figures": figures, "goals": verdicts}
+    return {
+        "rate": judge.rate,
+        "seeds": list(judge.seeds),
+        "threshold": judge.threshold,
+        "figures": figures,
+        "goals": verdicts,
+    }
 
 
 def robustness(plan: Planned, seeds: Sequence[int]) -> dict[str, Any]:
@@ -326,6 +332,10 @@ def main() -> None:
     def wanted(name: str) -> bool:
         return not options.only or any(part in name for part in options.only)
 
+    def save() -> None:
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+
     for name, case in cases.items():
         if not wanted(name):
             continue
@@ -333,14 +343,14 @@ def main() -> None:
         judge = Judge(case, plan, seeds)
         judge.all()
         results[name] = judged(name, judge)
+        save()
     if wanted("wrong threshold"):
         results["wrong threshold"] = robustness(made["paper"], seeds)
     if wanted("highest rate"):
         results["highest rate"] = highest(made["paper"], first, 7200)
     met = [verdict for one in results.values() for verdict in one.get("goals", ())]
     print(f"\n{sum(one['is'] != 'MISSED' for one in met)} of {len(met)} goals met")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    save()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +163,20 @@ def test_the_line_can_be_shown(shown: Callable[..., Result]) -> None:
     assert done.output.startswith('VLLM_API_KEY="$PRFAAS_SECRET" HF_HUB_OFFLINE=1')
     assert "a secret" not in done.output
     assert "--port 9000" in done.output
+
+
+def test_two_sites_as_the_page_has_them(tmp_path: Path) -> None:
+    """With the variables that it names: clients' keys at the gateway only."""
+    page = (Path(__file__).parents[2] / "docs" / "vllm.md").read_text()
+    file = tmp_path / "t.yaml"
+    file.write_text(page.split("```yaml\n")[1].split("```")[0])
+    topology, environ = read_topology(file), {"PRFAAS_SECRET": "s" * 32, "PRFAAS_VLLM_PYTHON": sys.executable}
+    read_environment(topology, environ)
+    assert read_environment(topology, environ | {"PRFAAS_API_KEYS": "k"}, gateway="home").api_keys == ("k",)
+    for cluster, found in topology.nodes():
+        assert vllm_command(topology, file, cluster, found, tmp_path, environ)
+    names = set(re.findall(r"PRFAAS_[A-Z_]+", page))
+    assert {"PRFAAS_SECRET", "PRFAAS_API_KEYS", "PRFAAS_VLLM_PYTHON"} <= names
 
 
 @pytest.mark.parametrize(

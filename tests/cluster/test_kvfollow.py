@@ -31,6 +31,17 @@ ROOT = CacheKey("model").root()
 EPOCHS = itertools.count(1)
 
 
+async def let_go(at: Endpoint) -> None:
+    """ZeroMQ closes a listener on a thread of its own, some time after it was told to."""
+    async with asyncio.timeout(30):
+        while True:
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((at.host, at.port))
+                return
+            await asyncio.sleep(0)
+
+
 def free() -> Endpoint:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -207,6 +218,7 @@ async def test_a_restart_is_another_incarnation() -> None:
         engine.store(1)
         await head.until(lambda: head.usable(1) == 2)
         await engine.close()
+        await let_go(replay)
         head.heard = 0
         engine = Engine(head.at, replay)
         await head.hears(engine)

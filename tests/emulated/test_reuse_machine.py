@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from prfaas.cluster.enginemap import EngineMap
 from prfaas.core.cache.snapshots import Placement
@@ -44,7 +44,7 @@ class Node(RuleBasedStateMachine):
 
     @initialize(
         layout=st.sampled_from(["hybrid", "dense", "window"]),
-        blocks=st.integers(24, 60),
+        blocks=st.integers(32, 64),  # what the longest needs, and more
         block_tokens=st.sampled_from([16, 48, 64, 128]),
         copies=st.booleans(),
         spare=st.integers(0, 3),
@@ -85,10 +85,11 @@ class Node(RuleBasedStateMachine):
     def go_on(self, steps: int) -> None:
         self.run(steps)
 
-    @precondition(lambda self: self.tasks)
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
-        self.tasks[data.draw(st.sampled_from(sorted(self.tasks)))].cancel()
+    @rule(which=st.integers(0, 50))
+    def leave(self, which: int) -> None:
+        # No precondition: how far tasks are depends on threads, and what is drawn must not.
+        if self.tasks:
+            self.tasks[sorted(self.tasks)[which % len(self.tasks)]].cancel()
         self.run(5)
 
     @invariant()

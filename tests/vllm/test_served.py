@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
-from tests.e2e.system import until
+from tests.e2e.system import SECRET, until
 from tests.vllm.served import LENGTHS, Served, equal, prompt, served, topology
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -26,9 +27,29 @@ def gemma(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
 def test_sliding_windows(gemma: Served) -> None:
     equal(gemma, LENGTHS)
     gemma.all_free()
+    only_with_the_secret(gemma.health_of("home-decode"))
+    log = gemma.log("home-decode")
+    assert "POST /v1/completions" in log
+    assert "GET /health HTTP" not in log
+    assert "GET /metrics HTTP" not in log
+    assert re.search(r" INFO \d\d-\d\d \d\d:\d\d:\d\d \[\S+\] prfaas: node home-decode takes KV on ", log)
     # What the decode node told of its prefix cache.
     assert gemma.metric("home", "prfaas_kv_events_total", node="home-decode", kind="stored") > 0
     assert gemma.metric("home", "prfaas_kv_events_total", node="home-decode", kind="broken") == 0
+
+
+def only_with_the_secret(url: str) -> None:
+    """All that vLLM lists, and what it leaves out of the list; health and metrics are for all."""
+    key = {"Authorization": f"Bearer {SECRET}"}
+    assert httpx2.get(url + "/openapi.json").status_code == 401
+    listed = httpx2.get(url + "/openapi.json", headers=key, timeout=60).json()["paths"]
+    routes = [(path, method) for path, methods in listed.items() for method in methods]
+    assert {("/invocations", "post"), ("/tokenize", "post"), ("/v1/completions", "post")} <= set(routes)
+    for path, method in [*routes, ("/metrics/x", "get"), ("/docs", "get"), ("/nothing", "post")]:
+        expected = 200 if (path, method) in (("/health", "get"), ("/metrics", "get")) else 401
+        assert httpx2.request(method.upper(), url + path, timeout=60).status_code == expected, (method, path)
+    made = httpx2.post(url + "/tokenize", json={"model": "m", "prompt": "a"}, headers=key, timeout=60)
+    assert made.status_code == 200, made.text
 
 
 def test_again_with_prefixes_that_are_known_only_the_rest_crosses(gemma: Served) -> None:

@@ -20,6 +20,7 @@ from prfaas.cluster.job import Job
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.cluster.roster import Roster, Sight
 from prfaas.cluster.shares import LinkShares
+from prfaas.core.cache.layout import shown
 from prfaas.core.errors import InvariantError, ProtocolError, RemoteError
 from prfaas.core.ids import ClusterName, Epoch, LinkName, NodeName, TransferId
 from prfaas.core.membership.effects import Lost
@@ -317,8 +318,8 @@ def _misfit(request: PrefillRequest, info: NodeInfo) -> str:
     if info.fixed and request.receivers not in (0, ranks):
         return uneven_states(info.fixed, ranks, request.receivers)
     if info.layout and info.layout != request.layout:
-        here = info.layout[:12]
-        return f"KV layout {request.layout[:12]} at the receiver, {here} here: not one model and dtype"
+        here = shown(info.layout)
+        return f"not one model and dtype: KV of {shown(request.layout)} at the receiver, of {here} here"
     return ""
 
 

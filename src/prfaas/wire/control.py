@@ -31,7 +31,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """A node about itself. `epoch` grows with each restart; `layout` is the fingerprint of its KV layout, "" when it
+    """A node about itself. `epoch` grows with each restart; `layout` names its KV layout (`wire.layout`), "" when it
     compares that itself.
 
     `kv_blocks` of `block_tokens` tokens each are its KV memory; 0 when it does not say. `fixed`: the part of its KV, by

@@ -14,6 +14,8 @@ from prfaas.core.errors import ProtocolError
 from prfaas.wire.messages import LayoutBody, PartBody
 
 _SHOWN = 4
+_REVISION = 16
+"""Characters of a revision, which is a digest or a name that people chose."""
 
 
 def layout_body(layout: KVLayout) -> LayoutBody:
@@ -36,6 +38,15 @@ def layout_of(body: LayoutBody) -> KVLayout:
 def fingerprint(layout: KVLayout) -> str:
     """SHA-256, hex, of the layout's canonical MessagePack: the same on every machine, other for any other layout."""
     return sha256(msgspec.msgpack.encode(layout_body(layout))).hexdigest()
+
+
+def layout_name(layout: KVLayout) -> str:
+    """What nodes and heads tell each other of a layout, to be read by a person: dtype, layers, revision, fingerprint.
+    Equal only for equal layouts."""
+    dtypes = "+".join(sorted({part.dtype for part in layout.parts}))
+    count = len(layout.layers())
+    layers = f"{count} layer{'' if count == 1 else 's'}"
+    return f"{dtypes}, {layers}, revision {layout.revision[:_REVISION]}, {fingerprint(layout)}"
 
 
 def describe_difference(ours: KVLayout, theirs: KVLayout) -> str:

@@ -34,7 +34,7 @@ class DataAddress(msgspec.Struct, frozen=True):
 
 
 class JoinRequest(msgspec.Struct, frozen=True):
-    """A node asks to join. `url`: `http(s)://host:port` of its HTTP door; `layout`: the fingerprint of its KV layout.
+    """A node asks to join. `url`: `http(s)://host:port` of its HTTP door; `layout`: the name of its KV layout.
 
     `epoch` grows with each start. Without a renewal it is gone `lease_ms` later (the head may hold it to its bounds).
     """

@@ -131,6 +131,25 @@ def test_a_restart() -> None:
     assert Forget(True) in follow.handle(0, Restarted(7))
 
 
+def test_what_was_kept_of_the_incarnation_before_is_not_applied_to_the_next() -> None:
+    follow: Follow[Any] = Follow()
+    follow.handle(0, Connected())
+    follow.handle(0, Heard(Message(1, 1.0, "old", 1)))
+    follow.handle(0, AnswerOver(1))
+    assert follow.handle(0, Answered(2, Message(0, 2.0, "new", 2))) == [Apply("new")]
+    assert follow.handle(0, AnswerOver(2)) == [Know(Known.WHOLLY)]
+
+
+def test_what_was_kept_of_the_next_incarnation_ends_the_one_that_answered() -> None:
+    follow: Follow[Any] = Follow()
+    follow.handle(0, Connected())
+    follow.handle(0, Heard(Message(1, 3.0, "new", 2)))
+    follow.handle(0, AnswerOver(1))
+    follow.handle(0, Answered(2, Message(0, 1.0, "old", 1)))
+    assert follow.handle(0, AnswerOver(2)) == [Forget(True), AskSnapshot(4)]
+    assert follow.known is Known.UNKNOWN
+
+
 def test_a_check_finds_what_was_missed_in_silence() -> None:
     follow = following()
     assert follow.handle(0, Check()) == [AskAgain(1, 2)]

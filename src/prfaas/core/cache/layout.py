@@ -13,6 +13,12 @@ from enum import StrEnum
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1, "int8": 1}
 
 
+def shown(name: str) -> str:
+    """The name of a layout (`wire.layout`), with as much of the fingerprint at its end as a person wants."""
+    said, between, digest = name.rpartition(", ")
+    return f"{said}{between}{digest[:12]}"
+
+
 class PartKind(StrEnum):
     """How a part grows with the sequence, and thereby what of it can be resumed."""
 

@@ -194,8 +194,7 @@ class Follow(Generic[Body]):
     # Live messages.
 
     def _heard(self, message: Message[Body]) -> None:
-        last = self._last
-        if last is not None and last.epoch is not None and message.epoch is not None and message.epoch < last.epoch:
+        if self._is_past(message):
             return
         if self._is_new_incarnation(message):
             self._restart()
@@ -220,6 +219,13 @@ class Follow(Generic[Body]):
             self._catch_up()
         elif message.sequence == self._expected:
             self._apply(message)
+
+    def _is_past(self, message: Message[Body]) -> bool:
+        """Whether it is of an incarnation before the one that is followed."""
+        last = self._last
+        if last is None or last.epoch is None or message.epoch is None:
+            return False
+        return message.epoch < last.epoch
 
     def _is_new_incarnation(self, message: Message[Body]) -> bool:
         last = self._last
@@ -278,8 +284,14 @@ class Follow(Generic[Body]):
             self._apply(message)
             return
         last = self._last
+        if self._is_past(message):
+            return
+        if last is not None and message.epoch != last.epoch:
+            self._restart()
+            self._ask_snapshot()
+            return
         if last is not None and message.sequence == last.sequence:
-            if message.at_s != last.at_s or message.epoch != last.epoch:
+            if message.at_s != last.at_s:
                 self._restart()
                 self._ask_snapshot()
             return
@@ -314,7 +326,13 @@ class Follow(Generic[Body]):
         kept, self._kept = self._kept, []
         if self._next is None and kept:
             self._begin_at(kept[0])
-        for message in kept:
+        for at, message in enumerate(kept):
+            if self._is_past(message):
+                continue
+            if self._last is not None and message.epoch != self._last.epoch:  # it started anew since it answered
+                for later in kept[at:]:
+                    self._heard(later)
+                return
             if message.sequence > self._expected:
                 self._skip_to(message.sequence)
             if message.sequence == self._expected:

@@ -12,7 +12,7 @@ Role = Literal["prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What a node that joins says of itself. `data`: host and port of each data listener; `layout`: the fingerprint
+    """What a node that joins says of itself. `data`: host and port of each data listener; `layout`: the name
     of its KV layout; `slots`: sequences it takes at once."""
 
     url: str

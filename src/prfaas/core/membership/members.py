@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from prfaas.core.cache.layout import shown
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import NodeName
 from prfaas.core.membership.effects import LEASED, LISTED, Answer, State
@@ -110,9 +111,8 @@ class Members:
             return Answer(node, "wrong_model", said)
         layouts = {member.layout for member in self if member.working and member.node != node}
         if layouts and join.geometry.layout not in layouts:
-            here = min(layouts)[:12]
-            said = f"{node} has KV layout {join.geometry.layout[:12]}, cluster {policy.cluster} has {here}"
-            return Answer(node, "layout_mismatch", f"{said}: not one model and dtype")
+            said = f"{node} has KV of {shown(join.geometry.layout)}; cluster {policy.cluster} of {shown(min(layouts))}"
+            return Answer(node, "layout_mismatch", f"not one model and dtype: {said}")
         if (known is None or known.state not in LEASED) and self._joined >= policy.most:
             return Answer(node, "too_many_members", f"{policy.most} nodes have joined cluster {policy.cluster} already")
         return None

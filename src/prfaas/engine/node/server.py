@@ -45,7 +45,7 @@ from prfaas.runtime.metrics import CONTENT_TYPE, EngineMetrics, Metrics
 from prfaas.runtime.tasks import Tasks
 from prfaas.transport.base import Transport
 from prfaas.wire.control import Address, NodeInfo
-from prfaas.wire.layout import fingerprint
+from prfaas.wire.layout import layout_name
 from prfaas.wire.openai import (
     AnswerWriter,
     AnyRequest,
@@ -151,7 +151,7 @@ class NodeServer:
         self.metrics.watch_node(self._identity.name, lambda: self.blocks_in_use, lambda: self.transfers_in_use)
         self._prompts.watch(self._identity.name, lambda: prefixes.prefix_blocks)
         self._counted.watch(lambda: self._engine.running, lambda: room.waiting, lambda: room.usage)
-        self._layout = fingerprint(self._engine.layout)
+        self._layout = layout_name(self._engine.layout)
         self._room = room
         log.info("ready", node=self._identity.name, role=self._identity.role, url=self._listening.url)
         return self._listening

@@ -38,7 +38,7 @@ from prfaas.runtime.tasks import Tasks
 from prfaas.transport.base import LandedKV, Outcome, Transport
 from prfaas.transport.metrics import MetricStats
 from prfaas.wire.control import Address, NodeInfo
-from prfaas.wire.layout import fingerprint
+from prfaas.wire.layout import layout_name
 
 log = logging.getLogger(__name__)
 
@@ -290,7 +290,7 @@ class Mover:
             role=node.role,
             epoch=self._place.epoch,
             model=topology.public_name,
-            layout=fingerprint(self._deals.layout),
+            layout=layout_name(self._deals.layout),
             max_model_len=self._engine.max_model_len,
             max_sequences=self._engine.max_sequences,
             data=[Address(self._settings.host, data.port + rank) for rank in range(self._place.ranks)],
