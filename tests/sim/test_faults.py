@@ -1,0 +1,118 @@
+"""Faults of one thing that overlap: the worst counts, and what is nominal comes back when the last has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prfaas.core.routing.catalog import policy_of
+from prfaas.sim.arrivals import even
+from prfaas.sim.chunked import ChunkedWorld
+from prfaas.sim.chunks import ChunkSetup
+from prfaas.sim.faults import Fault, Kind
+from prfaas.sim.holding import Holding
+from prfaas.sim.setup import Setup
+from prfaas.sim.tally import Tally
+from prfaas.sim.world import World
+
+from .conftest import SECOND_NS, flat
+
+CLUSTERS = (("home", 2, 400_000), ("far", 2, 150_000))
+BPS = 10**9
+
+
+def watched(setup: Setup, faults: Sequence[Fault], look: Callable[[World], float], until_s: int) -> list[float]:
+    """What `look` sees in the middle of each second."""
+    seen: list[float] = []
+    kind = World if setup.chunks is None else ChunkedWorld
+    arrivals = even(2.0, lambda: (500, 4))
+    tally = Tally(SECOND_NS, None, None)
+    world = kind(setup, policy_of("ours", 2000), arrivals, tally, duration_ns=until_s * SECOND_NS, faults=list(faults))
+    for second in range(until_s):
+        world.later(second * SECOND_NS + SECOND_NS // 2, lambda now_ns, _: seen.append(look(world)), None)
+    world.run()
+    world.validate()
+    assert world.alive == 0
+    return seen
+
+
+def fault(kind: Kind, begin: int, end: int, node: int = 0, bps: int = 0, factor: float = 1.0) -> Fault:
+    cluster = "home" if kind == "decode_down" else "far"
+    target = "home" if kind == "link" else ""
+    return Fault(kind, cluster, begin * SECOND_NS, end * SECOND_NS, node, target, bps, factor)
+
+
+def carried(world: World) -> float:
+    now_bps = world.lines[1, 0].uplink.now_bps
+    assert now_bps == world.lines[1, 0].capacity * 8e9
+    return now_bps
+
+
+def far_up(world: World) -> float:
+    up = sum(world.places(1, number)[0].up for number in range(world.count(1)))
+    assert world.backlogs[1].nodes == up
+    return up
+
+
+def slow(world: World) -> float:
+    return world.places(1, 0)[0].slow
+
+
+def decoding(world: World) -> float:
+    pool = world.pools[0]
+    assert pool is not None
+    return sum(node.up for node in pool.nodes)
+
+
+@pytest.mark.parametrize("chunks", [None, ChunkSetup(200, 2)])
+@pytest.mark.parametrize(
+    ("faults", "look", "expected"),
+    [
+        ([fault("link", 1, 6), fault("link", 2, 3)], carried, [BPS, 0, 0, 0, 0, 0, BPS]),
+        (
+            [fault("link", 1, 4, bps=300), fault("link", 2, 6, bps=200), fault("link", 3, 5, bps=250)],
+            carried,
+            [BPS, 300, 200, 200, 200, 200, BPS],
+        ),
+        ([fault("node_down", 1, 6), fault("node_down", 2, 3)], far_up, [2, 1, 1, 1, 1, 1, 2]),
+        ([fault("node_down", 1, 3), fault("service_down", 2, 5)], far_up, [2, 1, 0, 0, 0, 2, 2]),
+        ([fault("service_down", 1, 3), fault("node_down", 2, 5)], far_up, [2, 0, 0, 1, 1, 2, 2]),
+        ([fault("service_down", 1, 5), fault("service_down", 2, 3)], far_up, [2, 0, 0, 0, 0, 2, 2]),
+        (
+            [
+                fault("slow_node", 1, 5, factor=2),
+                fault("slow_node", 2, 3, factor=8),
+                fault("slow_node", 4, 6, factor=3),
+            ],
+            slow,
+            [1, 2, 8, 2, 3, 3, 1],
+        ),
+        ([fault("decode_down", 1, 6), fault("decode_down", 2, 3)], decoding, [4, 3, 3, 3, 3, 3, 4]),
+    ],
+)
+def test_of_overlapping_faults_the_worst_counts_until_the_last_ends(
+    faults: list[Fault], look: Callable[[World], float], expected: list[float], chunks: ChunkSetup | None
+) -> None:
+    setup = replace(flat(CLUSTERS, bps=BPS), chunks=chunks)
+    assert watched(setup, faults, look, len(expected)) == expected
+    assert watched(setup, faults[::-1], look, len(expected)) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3))), st.randoms(use_true_random=False))
+def test_what_holds_is_what_began_and_has_not_ended(begun: list[tuple[int, int]], chance: object) -> None:
+    holding, live = Holding(), []
+    for one in begun:
+        holding.begins(*one)
+        live.append(one)
+        if chance.random() < 0.5:  # type: ignore[attr-defined]
+            ended = live.pop(chance.randrange(len(live)))  # type: ignore[attr-defined]
+            holding.ends(*ended)
+        for thing in range(3):
+            assert Counter(holding.of(thing)) == Counter(value for key, value in live if key == thing)
+    with pytest.raises((KeyError, ValueError)):
+        holding.ends(3)
