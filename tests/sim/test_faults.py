@@ -103,6 +103,13 @@ def test_of_overlapping_faults_the_worst_counts_until_the_last_ends(
     assert watched(setup, faults[::-1], look, len(expected)) == expected
 
 
+def test_loss_counts_during_a_fault_too_and_no_fault_makes_a_line_faster() -> None:
+    setup = flat(CLUSTERS, bps=BPS)
+    setup = replace(setup, links=tuple(replace(link, loss=0.1) for link in setup.links))
+    faults = [fault("link", 1, 2, bps=10**8), fault("link", 3, 4, bps=10 * BPS)]
+    assert watched(setup, faults, carried, 5) == [9 * 10**8, 9 * 10**7, 9 * 10**8, 9 * 10**8, 9 * 10**8]
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3))), st.randoms(use_true_random=False))
 def test_what_holds_is_what_began_and_has_not_ended(begun: list[tuple[int, int]], chance: object) -> None:
     holding, live = Holding(), []

@@ -72,11 +72,10 @@ class Trouble:
         return next(at for at, one in enumerate(self.world.setup.clusters) if one.name == name)
 
     def _carry(self, now_ns: int, at: int, target: str) -> None:
-        """The line carries what its faults leave of it."""
+        """The line carries what its faults leave of it, less what retransmission costs; never more than without."""
         world, home = self.world, self._named(target)
         link = next(one for one in world.setup.links if (one.source, one.target) == (at, home))
-        held = self._holding.of(("link", at, target))
-        bps = round(min(held)) if held else round(link.bps * (1 - link.loss))
+        bps = round(min((link.bps, *self._holding.of(("link", at, target)))) * (1 - link.loss))
         if world.balance is not None:
             world.balance.links(now_ns)
         world.lines[at, home].carries(now_ns, bps)
