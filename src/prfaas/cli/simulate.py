@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
+from prfaas.cli.profileoptions import wrong
 from prfaas.config.units import Timeout
 from prfaas.core.errors import ConfigError
 from prfaas.core.routing.catalog import DEFAULT, NAMES
@@ -30,17 +33,38 @@ from prfaas.sim.words import compare_words, simulate_words
 DEFAULT_LOAD = 0.85
 DEFAULT_DURATION_NS = 3600 * 10**9
 SEEDS = 5
+MOST_RATE = 1e6
+"""Requests a second: more would not end."""
 OBJECTIVE = re.compile(r"(\w+) *<=? *(\S+)")
+
+
+class Number(click.FloatRange):
+    """A number from `least` (without it, if `above`) to `most`; neither nan nor inf."""
+
+    def __init__(self, least: float, most: float, above: bool = False) -> None:
+        super().__init__(least, most, min_open=above)
+        begins = f"above {least:g}, at most" if above else f"from {least:g} to"
+        self.expected = f"a number {begins} {most:,.0f}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click's. Raises ConfigError."""
+        try:
+            found = super().convert(value, param, ctx)
+        except click.BadParameter:
+            found = math.nan
+        if not math.isfinite(found):
+            raise wrong(param, value, self.expected)
+        return found
 
 
 @click.command("simulate")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--trace", type=click.Path(path_type=Path), help="Requests of this trace instead of the file's traffic.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second.")
-@click.option("--load", type=click.FloatRange(min=0, max=10, min_open=True), help="Rate as a share of Lambda_max.")
+@click.option("--rate", type=Number(0, MOST_RATE, above=True), help="Requests a second.")
+@click.option("--load", type=Number(0, 10, above=True), help="Rate as a share of Lambda_max.")
 @click.option("--policy", type=click.Choice(NAMES), default=DEFAULT, show_default=True, help="Who goes where.")
 @click.option("--threshold", type=click.IntRange(min=0), help="Uncached tokens. Left out: the plan's best.")
-@click.option("--order", type=click.FloatRange(min=0, max=1000), help="Weight of size in queues. Left out: its own.")
+@click.option("--order", type=Number(0, 1000), help="Weight of size in queues. Left out: its own.")
 @click.option("--scenario", type=click.Path(path_type=Path), help="How requests come and what goes wrong.")
 @click.option("--balance", type=click.Choice(tuple(RULES)), help="Nodes change roles by this rule (docs/balance.md).")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of all chance.")
