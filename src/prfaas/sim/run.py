@@ -82,10 +82,9 @@ class Outcome:
     def use(self) -> dict[str, float]:
         """By cluster, the part of its prefill nodes that was busy while requests came."""
         found = {}
-        for at, (one, nodes) in enumerate(zip(self.world.setup.clusters, self.world.nodes, strict=True)):
-            if nodes:
-                busy = sum(node.busy_ns for node in nodes)
-                found[one.name] = busy / self.world.count(at) / max(1, self.world.now_ns)
+        for at, (busy_ns, there_ns) in enumerate(self.world.worked):
+            if self.world.count(at):
+                found[self.world.setup.clusters[at].name] = busy_ns / max(1, there_ns)
         return found
 
 
