@@ -110,6 +110,51 @@ def test_loss_counts_during_a_fault_too_and_no_fault_makes_a_line_faster() -> No
     assert watched(setup, faults, carried, 5) == [9 * 10**8, 9 * 10**7, 9 * 10**8, 9 * 10**8, 9 * 10**8]
 
 
+def role_changes(faults: Sequence[Fault]) -> World:
+    setup = flat((("home", 2, 400_000),), decode=2)
+    policy, arrivals = policy_of("local", 0), even(1.0, lambda: (500, 4))
+    tally = Tally(SECOND_NS, None, None)
+    world = World(setup, policy, arrivals, tally, duration_ns=30 * SECOND_NS, faults=list(faults))
+    world.run()
+    world.validate()
+    return world
+
+
+def change(kind: Kind, at: int, node: int) -> Fault:
+    return Fault(kind, "home", at * SECOND_NS, (at + 2) * SECOND_NS, node)
+
+
+@pytest.mark.parametrize("kind", ["to_prefill", "to_decode"])
+def test_a_role_change_that_would_empty_a_role_is_refused_and_told(kind: Kind) -> None:
+    world = role_changes([change(kind, 3, 0), change(kind, 4, 1), change(kind, 5, 0)])
+    assert (world.stuck, world.tally.ended) == (0, world.tally.arrived)
+    role = kind.removeprefix("to_")
+    other = "prefill" if role == "decode" else "decode"
+    assert world.notes == [
+        f"{kind} home 1 at 4 s was refused: no {other} node would stay",
+        f"{kind} home 0 at 5 s was refused: the node is down, or leaves already",
+    ]
+
+
+def test_a_node_that_is_down_for_a_while_may_be_the_one_that_stays() -> None:
+    down = Fault("decode_down", "home", 2 * SECOND_NS, 10 * SECOND_NS, 1)
+    world = role_changes([down, change("to_prefill", 3, 0)])
+    assert (world.stuck, world.notes) == (0, [])
+
+
+def test_requests_that_can_never_end_are_counted() -> None:
+    tally = Tally(SECOND_NS, None, None)
+    setup = flat(CLUSTERS, bps=0)
+    world = World(setup, policy_of("remote", 0), even(1.0, lambda: (500, 4)), tally, duration_ns=9 * SECOND_NS)
+    world.run()
+    assert (world.stuck, tally.arrived, tally.ended) == (9, 9, 0)
+
+
+def test_a_fault_after_the_last_request_is_told() -> None:
+    world = role_changes([Fault("node_down", "home", 40 * SECOND_NS, 50 * SECOND_NS)])
+    assert world.notes == ["node_down home 0 at 40 s begins when no requests come any more, from 30 s on"]
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3))), st.randoms(use_true_random=False))
 def test_what_holds_is_what_began_and_has_not_ended(begun: list[tuple[int, int]], chance: object) -> None:
     holding, live = Holding(), []

@@ -26,10 +26,17 @@ class Trouble:
 
     def plan(self, faults: Sequence[Fault]) -> None:
         """All of them, each with its end."""
+        last_ns = self.world.duration_ns
         for fault in faults:
+            if fault.at_ns >= last_ns:
+                self._note(fault, f"begins when no requests come any more, from {last_ns / 1e9:g} s on")
             self.world.later(fault.at_ns, self._begin, fault)
             if fault.kind not in ("to_prefill", "to_decode"):
                 self.world.later(fault.until_ns, self._end, fault)
+
+    def _note(self, fault: Fault, what: str) -> None:
+        number = "" if fault.kind in ("link", "service_down") else f" {fault.node}"
+        self.world.notes.append(f"{fault.kind} {fault.cluster}{number} at {fault.at_ns / 1e9:g} s {what}")
 
     def _begin(self, now_ns: int, fault: Fault) -> None:
         self._change(now_ns, fault, begins=True)
@@ -136,7 +143,14 @@ class Trouble:
     def _to_prefill(self, now_ns: int, at: int, fault: Fault) -> None:
         """A decode node takes nobody any more; once it is empty, and after what the change costs, it prefills."""
         world = self.world
-        leaving = world.roles.pool(at).nodes[fault.node]
+        nodes = world.roles.pool(at).nodes
+        leaving = nodes[fault.node]
+        if not leaving.up:
+            self._note(fault, "was refused: the node is down, or leaves already")
+            return
+        if sum(node.then is None for node in nodes) == 1:
+            self._note(fault, "was refused: no decode node would stay")
+            return
 
         def come(now_ns: int, _: None) -> None:
             world.roles.join_prefill(now_ns, at)
@@ -145,12 +159,18 @@ class Trouble:
         def empty(now_ns: int) -> None:
             world.later(now_ns + fault.until_ns - fault.at_ns, come, None)
 
-        if leaving.up:
-            world.roles.drain_decode(now_ns, leaving, empty)
+        world.roles.drain_decode(now_ns, leaving, empty)
 
     def _to_decode(self, now_ns: int, at: int, fault: Fault) -> None:
         """The reverse: it ends what it prefills first."""
         world = self.world
+        if not world.places(at, fault.node)[0].up:
+            self._note(fault, "was refused: the node is down, or leaves already")
+            return
+        among = [world.places(one, number)[0] for one in (at, *world.sources(at)) for number in range(world.count(one))]
+        if sum(place.then is None for place in among) == 1:
+            self._note(fault, "was refused: no prefill node would stay")
+            return
 
         def come(now_ns: int, _: None) -> None:
             world.roles.join_decode(now_ns, at)
@@ -159,8 +179,7 @@ class Trouble:
         def empty(now_ns: int) -> None:
             world.later(now_ns + fault.until_ns - fault.at_ns, come, None)
 
-        if world.places(at, fault.node)[0].up:
-            world.roles.drain_prefill(now_ns, at, fault.node, empty)
+        world.roles.drain_prefill(now_ns, at, fault.node, empty)
 
     def _changed(self, now_ns: int) -> None:
         if self.world.balance is not None:

@@ -63,6 +63,7 @@ class World:
         self.interrupted = False
         self.egress_bytes = 0.0
         self.worked: list[tuple[int, int]] = []
+        self.notes: list[str] = []
         self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
         self._seq = count()
         self._numbers = count()
@@ -181,6 +182,11 @@ class World:
     def closed(self) -> bool:
         """Whether who asks waits for the answer first."""
         return self._sessions is not None
+
+    @property
+    def stuck(self) -> int:
+        """Once it has run: requests that can never end, since nothing is left to come."""
+        return 0 if self.interrupted else self.alive
 
     def run(self) -> None:
         """Until nothing is left to come. Ctrl-C ends it early, with what was computed.
