@@ -95,6 +95,7 @@ class SimulateAnswer(Struct, frozen=True, kw_only=True):
     offered_rps: Annotated[Amount, Meta(description="Requests a second that came.")]
     arrived: Annotated[Count, Meta(description="Requests.")]
     completed: Annotated[Count, Meta(description="Requests whose last token was made.")]
+    stuck: Annotated[Count, Meta(description="Requests that can never end: nothing is left to come that would.")]
     measured: Annotated[Count, Meta(description="Completed requests that the distributions are of: after the warm-up.")]
     ttft_s: Annotated[Times, Meta(description="To the first token.")]
     tpot_s: Annotated[Times, Meta(description="Of each further token.")]
@@ -122,6 +123,10 @@ class SimulateAnswer(Struct, frozen=True, kw_only=True):
     copied: Annotated[Count, Meta(description="Prefixes that were copied from another cluster first.")]
     balance: Annotated[BalanceAnswer | None, Meta(description="Role changes; null where they are not simulated.")]
     simulated_s: Annotated[Amount, Meta(description="Until the last request ended.")]
+    notes: Annotated[
+        tuple[str, ...],
+        Meta(description="Faults that did not do what the scenario says, or began after the last request."),
+    ]
     interrupted: Annotated[bool, Meta(description="Ended early by Ctrl-C; what was computed is here.")]
     events: Annotated[Count, Meta(description="Things that happened.")]
     wall_s: Annotated[Amount, Meta(description="How long the run took here.")]
@@ -172,6 +177,7 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
         offered_rps=tally.arrived * 1e9 / run.duration_ns if world.closed else run.offered,
         arrived=tally.arrived,
         completed=tally.ended,
+        stuck=world.stuck,
         measured=measured,
         ttft_s=_times(tally.ttft),
         tpot_s=_times(tally.tpot),
@@ -192,6 +198,7 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
         copied=tally.copied,
         balance=None if world.balance is None else _balance(world.balance),
         simulated_s=world.now_ns / 1e9,
+        notes=tuple(world.notes),
         interrupted=world.interrupted,
         events=world.events,
         wall_s=outcome.wall_s,

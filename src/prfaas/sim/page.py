@@ -91,6 +91,9 @@ def _summary(said: SimulateAnswer, outcome: Outcome) -> str:
     ]
     if said.no_room or said.expired:
         facts.append(f"no room in a cache {said.no_room:,}, KV given up {said.expired:,}")
+    if said.stuck:
+        facts.append(f"{said.stuck:,} can never end")
+    facts += said.notes
     if said.interrupted:
         facts.append("ended early")
     faults = [_fault(one) for one in outcome.run.scenario.planned_faults()]

@@ -17,6 +17,7 @@ def simulate_words(outcome: Outcome) -> str:
         f"{said.policy}, seed {said.seed}: {said.offered_rps:.3f} requests a second offered, "
         f"{said.offered_rps / bound:.0%} of Lambda_max ({bound:.3f})",
         f"{said.completed} of {said.arrived} requests completed; the {said.measured} after the warm-up are measured",
+        *([f"{said.stuck} requests can never end: nothing is left to come that would"] if said.stuck else []),
         "",
         f"{'seconds':<20}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",
     ]
@@ -41,6 +42,7 @@ def simulate_words(outcome: Outcome) -> str:
         + (f"; no room in a cache {said.no_room}" if said.no_room else "")
         + (f"; KV given up {said.expired}" if said.expired else ""),
         f"{said.events} events in {said.wall_s:.2f} s" + (", interrupted" if said.interrupted else ""),
+        *said.notes,
     ]
     if said.balance is not None:
         lines += ["", *_balance_words(said.balance)]
