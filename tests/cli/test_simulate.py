@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from prfaas.cli.main import cli
+from prfaas.sim.run import Outcome, Run, perform
 from prfaas.sim.schema import scenario_schema, simulate_schema
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +82,80 @@ def test_find_max_ends_between_what_met_and_what_did_not() -> None:
     best = max(one["rate"] for one in tried if one["met"])  # type: ignore[attr-defined,index]
     worst = min(one["rate"] for one in tried if not one["met"])  # type: ignore[attr-defined,index]
     assert found["highest_rps"] == best < worst
+
+
+@pytest.mark.parametrize(
+    ("slo", "edge", "words"),
+    [
+        ("ttft_p90<1ms", "low", "not even at 0.01 requests a second, 0.3% of Lambda_max, the lowest tried"),
+        ("ttft_p90<100h", "high", "at more than 4.73 requests a second, 150% of Lambda_max, the highest tried"),
+        ("ttft_p90<5s", None, " requests a second, "),
+    ],
+)
+def test_find_max_tells_the_ends_of_its_range(slo: str, edge: str | None, words: str) -> None:
+    arguments = (PAPER, "--find-max", "--slo", slo, "--duration", "200s")
+    found = said(*arguments)
+    assert found["edge"] == edge
+    assert (found["highest_rps"] is None, found["missed_rps"] is None) == (edge == "low", edge == "high")
+    code, out, _ = simulate(*arguments)
+    assert code == 0
+    assert words in out
+    assert not re.search(r"second, .*\.\d{3}|\d\.\d{3} requests", out)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """Ctrl-C at 50 simulated seconds of the run after `runs` whole ones."""
+    done = iter(range(1000))
+
+    def log(now_ns: int, *_: object) -> None:
+        if now_ns > 50 * 10**9:
+            raise KeyboardInterrupt
+
+    def until_then(run: Run) -> Outcome:
+        return perform(run, log if next(done) >= runs else None)
+
+    for module in ("prfaas.cli.simulate", "prfaas.sim.run"):
+        monkeypatch.setattr(sys.modules[module], "perform", until_then)
+
+
+def test_one_run_that_is_interrupted_tells_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch, 0)
+    code, out, _ = simulate(PAPER, "--json")
+    found = json.loads(out)
+    assert (code, found["interrupted"]) == (1, True)
+    assert found["measured"] > 0
+    assert found["ttft_s"]["mean"] > 0
+    assert found["goodput_rps"] > 0
+
+
+def test_find_max_that_is_interrupted_tells_the_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (PAPER, "--find-max", "--slo", "ttft_p90<5s", "--duration", "200s")
+    interrupt(monkeypatch, 2)
+    code, out, _ = simulate(*arguments)
+    assert code == 1
+    assert re.fullmatch(r"ours: ttft_p90<5s interrupted: met at [\d.]+ requests a second, missed at [\d.]+\n", out)
+    interrupt(monkeypatch, 0)
+    code, out, _ = simulate(*arguments, "--json")
+    found = json.loads(out)
+    assert (code, found["interrupted"], found["edge"], found["tried"]) == (1, True, None, [])
+
+
+def test_compare_that_is_interrupted_tells_whole_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (PAPER, "--compare", "local,ours", "--seeds", "3", "--duration", "60s")
+    interrupt(monkeypatch, 3)
+    code, out, err = simulate(*arguments, "--json")
+    found = json.loads(out)
+    assert (code, found["interrupted"], found["seeds"]) == (1, True, [1])
+    assert err == "interrupted: 1 of 3 seeds\n"
+    interrupt(monkeypatch, 1)
+    assert simulate(*arguments) == (1, "", "interrupted: 0 of 3 seeds\n")
+
+
+def test_a_replay_has_no_interval(tmp_path: Path) -> None:
+    code, out, _ = simulate(PAPER, "--trace", str(trace(tmp_path / "trace.jsonl")), "--compare", "local,ours")
+    assert code == 0
+    assert "±" not in out
+    assert "a trace is the same for every seed: no interval" in out
 
 
 def test_a_scenario_changes_arrivals_and_brings_faults(tmp_path: Path) -> None:

@@ -14,21 +14,20 @@ import msgspec
 
 from prfaas.cli.profileoptions import wrong
 from prfaas.config.units import Timeout
-from prfaas.core.errors import ConfigError
 from prfaas.core.routing.catalog import DEFAULT, NAMES
 from prfaas.plan.inputs import read_inputs
 from prfaas.plan.plan import Plan
 from prfaas.plan.planfile import Trace
 from prfaas.plan.planreader import read_plan
-from prfaas.sim.answer import CompareAnswer, FindMaxAnswer, Tried, as_json, compare_answer, simulate_answer
+from prfaas.sim.answer import CompareAnswer, as_json, compare_answer, find_max_answer, simulate_answer
 from prfaas.sim.balance import RULES
 from prfaas.sim.fromplan import Planned, planned
 from prfaas.sim.fromtopology import is_topology, planned_topology
 from prfaas.sim.page import write_report
-from prfaas.sim.run import METRICS, Outcome, Run, highest_rate, perform
+from prfaas.sim.run import METRICS, Outcome, Run, highest_rate, perform, replay_ns
 from prfaas.sim.scenario import Balanced, Scenario, read_scenario, unbalanced
 from prfaas.sim.setup import Setup
-from prfaas.sim.words import compare_words, simulate_words
+from prfaas.sim.words import compare_words, find_max_words, simulate_words
 
 DEFAULT_LOAD = 0.85
 DEFAULT_DURATION_NS = 3600 * 10**9
@@ -117,26 +116,23 @@ def command(
         rate = one.bound * (DEFAULT_LOAD if load is None else load)
     run = Run(one, said, policy, seed, rate, _duration(duration, one, rate, replay), replay, threshold, order)
     if meets is not None and slo is not None:
-        highest, tried = highest_rate(run, meets)
-        found = FindMaxAnswer(
-            policy=policy,
-            seed=seed,
-            slo=slo,
-            highest_rps=highest,
-            tried=tuple(Tried(rate=at, met=met) for at, met in tried),
-        )
-        text = f"{policy}: {slo} up to {highest:.3f} requests a second, {highest / one.bound:.0%} of Lambda_max\n"
-        click.echo(as_json(found) if as_json_ else text, nl=False)
+        found = find_max_answer(run, slo, highest_rate(run, meets))
+        _tell(as_json(found) if as_json_ else find_max_words(found, one.bound), found.interrupted)
         return
     if names:
         compared = _compared(run, names, seeds)
-        click.echo(as_json(compared) if as_json_ else compare_words(compared), nl=False)
+        _tell(as_json(compared) if as_json_ else compare_words(compared), compared.interrupted)
         return
     outcome = perform(run)
     if report is not None:
         click.echo(f"written: {write_report(outcome, report)}", err=True)
-    click.echo(as_json(simulate_answer(outcome)) if as_json_ else simulate_words(outcome), nl=False)
-    if outcome.world.interrupted:
+    _tell(as_json(simulate_answer(outcome)) if as_json_ else simulate_words(outcome), outcome.world.interrupted)
+
+
+def _tell(text: str, interrupted: bool) -> None:
+    """What there is; the exit code says whether it is all."""
+    click.echo(text, nl=False)
+    if interrupted:
         raise click.exceptions.Exit(1)
 
 
@@ -161,8 +157,7 @@ def _duration(text: str | None, one: Planned, rate: float | None, replay: bool) 
     if text is None:
         if not replay:
             return DEFAULT_DURATION_NS
-        stretch = 1.0 if rate is None else one.recorded_rate / rate
-        return int(one.rows[-1].at_ns * stretch) + 1
+        return replay_ns(one, rate)
     try:
         return int(Timeout.parse(f"{text}s" if text.replace(".", "", 1).isdigit() else text))
     except ValueError as error:
@@ -197,18 +192,21 @@ def _compared(run: Run, names: Sequence[str], seeds: int) -> CompareAnswer:
     if run.replay:
         seeds = 1
     rows: list[list[Outcome]] = [[] for _ in names]
+    interrupted = False
     for seed in range(run.seed, run.seed + seeds):
         outcomes = []
-        for name in names:
-            outcome = perform(replace(run, policy=name, seed=seed))
-            if outcome.world.interrupted:
-                break
-            outcomes.append(outcome)
-        if len(outcomes) < len(names):
-            if not rows[0]:
-                raise ConfigError("interrupted before every policy ran once")
+        try:
+            for name in names:
+                outcome = perform(replace(run, policy=name, seed=seed))
+                if outcome.world.interrupted:
+                    raise KeyboardInterrupt
+                outcomes.append(outcome)
+        except KeyboardInterrupt:
+            interrupted = True
             click.echo(f"interrupted: {len(rows[0])} of {seeds} seeds", err=True)
+            if not rows[0]:
+                raise click.exceptions.Exit(1) from None
             break
         for row, outcome in zip(rows, outcomes, strict=True):
             row.append(outcome)
-    return compare_answer(rows)
+    return compare_answer(rows, interrupted)
