@@ -17,6 +17,8 @@ from prfaas.sim.schema import scenario_schema, simulate_schema
 
 ROOT = Path(__file__).parents[2]
 PAPER = str(ROOT / "examples" / "paper.yaml")
+USERS = ", users: 3"
+SEARCH = ("--find-max", "--slo", "ttft_p90<5s")
 SCHEMAS = {"simulate": simulate_schema, "scenario": scenario_schema}
 
 
@@ -175,7 +177,7 @@ def test_a_scenario_changes_arrivals_and_brings_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["even", "bursts", "diurnal", "poisson"])
 def test_every_kind_of_arrival_comes_at_the_rate(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "scenario.yaml"
-    file.write_text(f"arrivals: {{kind: {kind}}}\n")
+    file.write_text(f"arrivals: {{kind: {kind}{USERS * (kind == 'users')}}}\n")
     found = said(PAPER, "--scenario", str(file), "--duration", "1800s", "--rate", "0.5", "--policy", "remote")
     assert abs(int(found["arrived"]) - 900) < 130  # type: ignore[call-overload]
 
@@ -266,6 +268,12 @@ def test_a_trace_is_replayed_with_its_hits(tmp_path: Path) -> None:
         ((PAPER, "--load", "nan"), "--load: got 'nan'; expected a number above 0, at most 10"),
         ((PAPER, "--order", "nan"), "--order: got 'nan'; expected a number from 0 to 1,000"),
         ((PAPER, "--rate", "fast"), "--rate: got 'fast'; expected a number above 0"),
+        ((PAPER, "--compare", ""), "got ''; expected some of ours, paper"),
+        ((PAPER, "--compare", "ours,local", "--policy", "ours"), "got --compare and --policy; expected one of them"),
+        ((PAPER, "--seeds", "5"), "got --seeds without --compare"),
+        ((PAPER, *SEARCH, "--compare", "ours,local"), "got --find-max and --compare; expected one of them"),
+        ((PAPER, *SEARCH, "--rate", "1"), "got --find-max with --rate or --load; expected none"),
+        ((PAPER, *SEARCH, "--load", "1"), "got --find-max with --rate or --load; expected none"),
         ((PAPER, "--find-max"), "got one of --find-max and --slo"),
         ((PAPER, "--find-max", "--slo", "ttft<5s"), "expected a metric (ttft_mean"),
         ((PAPER, "--find-max", "--slo", "ttft_p90<5"), "expected a duration with a unit"),
@@ -309,12 +317,41 @@ def test_a_fault_of_the_scenario_names_file_and_line(tmp_path: Path, text: str, 
     assert expected in err
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("users", ("--rate", "1"), "got users with --rate or --load; expected it without"),
+        ("users", ("--load", "0.5"), "got users with --rate or --load; expected it without"),
+        ("users", SEARCH, "got users with --find-max; expected it without"),
+        ("users", ("--trace",), "got some with a trace; expected none"),
+        ("bursts", ("--trace",), "got some with a trace; expected none"),
+    ],
+)
+def test_only_one_thing_says_when_requests_come(
+    tmp_path: Path, kind: str, options: tuple[str, ...], expected: str
+) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(f"loss: 0.001\narrivals: {{kind: {kind}{USERS * (kind == 'users')}}}\n")
+    if options == ("--trace",):
+        options = ("--trace", str(trace(tmp_path / "trace.jsonl")))
+    code, out, err = simulate(PAPER, "--scenario", str(file), *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"{file}:2: arrivals: {expected}")
+
+
+def test_a_trace_is_the_same_for_every_seed(tmp_path: Path) -> None:
+    file = str(trace(tmp_path / "trace.jsonl"))
+    code, _, err = simulate(PAPER, "--trace", file, "--compare", "ours,local", "--seeds", "3")
+    assert code == 2
+    assert "got --seeds with a trace; expected it without" in err
+
+
 def test_a_bad_row_of_a_trace_is_named(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text('{"timestamp": 0, "input_length": 10, "output_length": 1}\n{"timestamp": 0, "input_length": 0}\n')
     code, _, err = simulate(PAPER, "--trace", str(file))
     assert code == 2
-    assert f"{file}:2: " in err
+    assert err.startswith(f"{file}:2: ")
 
 
 EMULATED = str(ROOT / "examples" / "two-by-two.yaml")
@@ -342,7 +379,7 @@ def test_rows_of_a_trace_are_checked_whatever_the_file(
     path.write_text(path.read_text() + json.dumps(row) + "\n")
     code, out, err = simulate(file, "--trace", str(path))
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{path}:3: " in err
+    assert err.startswith(f"{path}:3: ")
     assert expected in err
 
 
@@ -363,6 +400,20 @@ def test_a_topology_of_emulated_nodes_runs_with_a_trace(tmp_path: Path) -> None:
     assert found["completed"] == 200
     assert set(found["use"]) == {"east", "west", "north", "south"}  # type: ignore[call-overload]
     assert found["tpot_s"]["p50"] == 0.00125  # type: ignore[index]  # 25 ms at a time scale of 0.05
+
+
+def test_a_topology_says_the_policy_unless_options_do(tmp_path: Path) -> None:
+    topology = tmp_path / "topology.yaml"
+    text = Path(EMULATED).read_text()
+    changed = text.replace("policy:\n", "policy:\n  kind: threshold\n").replace("threshold: 2000", "threshold: 4500")
+    assert "kind: threshold\n  threshold: 4500" in changed
+    topology.write_text(changed)
+    arguments = (str(topology), "--trace", str(trace(tmp_path / "trace.jsonl")))  # of 4000 tokens each
+    found = said(*arguments)
+    assert found["policy"] == "threshold"
+    assert found["decisions"] == {"short": 40}
+    assert "long" in said(*arguments, "--threshold", "1000")["decisions"]  # type: ignore[operator]
+    assert said(*arguments, "--policy", "remote")["decisions"] == {"remote": 40}
 
 
 @pytest.mark.parametrize(
