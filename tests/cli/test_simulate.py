@@ -346,6 +346,19 @@ def test_a_trace_is_the_same_for_every_seed(tmp_path: Path) -> None:
     assert "got --seeds with a trace; expected it without" in err
 
 
+def test_a_trace_that_comes_at_once_has_no_rate(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(20 * '{"timestamp": 7, "input_length": 10, "output_length": 1}\n')
+    found = said(PAPER, "--trace", str(file))
+    assert found["offered_rps"] is None
+    assert float(found["goodput_rps"]) > 0  # type: ignore[arg-type]
+    assert "all requests at once; Lambda_max (" in simulate(PAPER, "--trace", str(file))[1]
+    for options in (("--rate", "1"), SEARCH):
+        code, out, err = simulate(PAPER, "--trace", str(file), *options)
+        assert (code, out) == (2, "")
+        assert "a trace whose rows come all at once" in err
+
+
 def test_a_bad_row_of_a_trace_is_named(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text('{"timestamp": 0, "input_length": 10, "output_length": 1}\n{"timestamp": 0, "input_length": 0}\n')

@@ -138,6 +138,10 @@ def command(
         order = own.order if order is None else order
     policy = policy or DEFAULT
     run = Run(one, said, policy, seed, rate, _duration(duration, one, rate, replay), replay, threshold, order)
+    if run.at_once and (rate is not None or find_max):
+        raise click.UsageError(
+            "got --rate, --load or --find-max with a trace whose rows come all at once; expected none of them"
+        )
     if meets is not None and slo is not None:
         found = find_max_answer(run, slo, highest_rate(run, meets))
         _tell(as_json(found) if as_json_ else find_max_words(found, one.bound), found.interrupted)

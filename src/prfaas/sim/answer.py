@@ -92,7 +92,9 @@ class SimulateAnswer(Struct, frozen=True, kw_only=True):
 
     policy: str
     seed: int
-    offered_rps: Annotated[Amount, Meta(description="Requests a second that came.")]
+    offered_rps: Annotated[
+        Amount | None, Meta(description="Requests a second that came; null of a trace whose rows come all at once.")
+    ]
     arrived: Annotated[Count, Meta(description="Requests.")]
     completed: Annotated[Count, Meta(description="Requests whose last token was made.")]
     stuck: Annotated[Count, Meta(description="Requests that can never end: nothing is left to come that would.")]
@@ -164,7 +166,7 @@ class CompareAnswer(Struct, frozen=True, kw_only=True):
     """Policies on the same requests. `compared`: by policy and metric (seconds). `replay`: of a trace, which is the
     same for every seed. `interrupted`: by Ctrl-C; `seeds` are those that every policy ran with."""
 
-    offered_rps: Amount
+    offered_rps: Amount | None
     seeds: tuple[int, ...]
     replay: bool
     interrupted: bool

@@ -17,7 +17,7 @@ from prfaas.sim.charts import Points, bars, lines
 from prfaas.sim.faults import Fault
 from prfaas.sim.run import Outcome
 from prfaas.sim.stats import Histogram
-from prfaas.sim.words import SATURATED, shown
+from prfaas.sim.words import SATURATED, offered_words, shown
 
 STYLE = (
     """
@@ -61,7 +61,8 @@ def write_report(outcome: Outcome, directory: Path) -> Path:
 def report_page(outcome: Outcome) -> str:
     """The page."""
     said = simulate_answer(outcome)
-    title = f"{said.policy}: {said.offered_rps:.3g} requests a second, seed {said.seed}"
+    rate = "all at once" if said.offered_rps is None else f"{said.offered_rps:.3g} requests a second"
+    title = f"{said.policy}: {rate}, seed {said.seed}"
     body = [f"<h1>prfaas simulate &mdash; {escape(title)}</h1>", _summary(said, outcome), _times(said), "<main>"]
     body += [_distributions(outcome), _over_time(outcome), _waiting(outcome), _egress(outcome)]
     body.append(bars("Decisions by reason", list(said.decisions.items())))
@@ -84,7 +85,7 @@ def _summary(said: SimulateAnswer, outcome: Outcome) -> str:
     bound = outcome.run.planned.bound
     facts = [
         f"{said.completed:,} of {said.arrived:,} requests completed, {said.measured:,} measured",
-        f"{said.offered_rps / bound:.0%} of Lambda_max, {bound:.3f}",
+        f"{offered_words(said.offered_rps, bound)}, {bound:.3f}",
         f"goodput {shown(said.goodput_rps, '.3f')} requests a second",
         f"prefilled away {shown(said.offloaded, '.1%')}, found in caches {shown(said.hit_share, '.1%')}",
         f"egress {said.egress_gbps.mean:.2f} Gbps, peak {said.egress_gbps.peak:.2f}",

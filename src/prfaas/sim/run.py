@@ -55,8 +55,15 @@ class Run:
         return self.replay and self.duration_ns >= replay_ns(self.planned, self.rate)
 
     @property
-    def offered(self) -> float:
-        """Requests a second that come."""
+    def at_once(self) -> bool:
+        """Whether a trace is replayed whose rows all come at once, so that there is no rate."""
+        return self.replay and not self.planned.rows[-1].at_ns
+
+    @property
+    def offered(self) -> float | None:
+        """Requests a second that come; None: all at once."""
+        if self.at_once:
+            return None
         return self.planned.recorded_rate if self.rate is None else self.rate
 
 
@@ -178,7 +185,8 @@ def _arrivals(run: Run) -> Iterator[Arrival]:
     if run.replay:
         return run.planned.replay(run.rate)
     draw = run.planned.draw(Random(f"lengths {run.seed}"))
-    return run.scenario.stream(run.offered, draw, Random(f"times {run.seed}"))
+    rate = run.planned.recorded_rate if run.rate is None else run.rate
+    return run.scenario.stream(rate, draw, Random(f"times {run.seed}"))
 
 
 def _sessions(run: Run) -> Sessions | None:

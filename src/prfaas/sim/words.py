@@ -18,13 +18,19 @@ def shown(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def offered_words(rate: float | None, bound: float) -> str:
+    """The rate, and what it is of Lambda_max."""
+    if rate is None:
+        return "all requests at once; Lambda_max"
+    return f"{rate:.3f} requests a second offered, {rate / bound:.0%} of Lambda_max"
+
+
 def simulate_words(outcome: Outcome) -> str:
     """One run."""
     said = simulate_answer(outcome)
     bound = outcome.run.planned.bound
     lines = [
-        f"{said.policy}, seed {said.seed}: {said.offered_rps:.3f} requests a second offered, "
-        f"{said.offered_rps / bound:.0%} of Lambda_max ({bound:.3f})",
+        f"{said.policy}, seed {said.seed}: {offered_words(said.offered_rps, bound)} ({bound:.3f})",
         f"{said.completed} of {said.arrived} requests completed; the {said.measured} after the warm-up are measured",
         *([f"{said.stuck} requests can never end: nothing is left to come that would"] if said.stuck else []),
         "",
@@ -81,10 +87,10 @@ def compare_words(said: CompareAnswer) -> str:
         sure = "a trace is the same for every seed: no interval"
     elif len(said.seeds) == 1:
         sure = "one seed: no interval"
+    offered = "all at once" if said.offered_rps is None else f"{said.offered_rps:.3f} requests a second"
     names = ("ttft_mean", "ttft_p90", "ttft_p99", "e2e_p90")
     lines = [
-        f"{said.offered_rps:.3f} requests a second, {seeds}; seconds, and in brackets by how much less than the first "
-        f"on the same requests ({sure})",
+        f"{offered}, {seeds}; seconds, and in brackets by how much less than the first on the same requests ({sure})",
         f"{'':<12}" + "".join(f"{name:<28}" for name in names),
     ]
     for policy, row in said.compared.items():
