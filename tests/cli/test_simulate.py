@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -11,10 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from prfaas.cli.main import cli
+from prfaas.sim.run import Outcome, Run, perform
 from prfaas.sim.schema import scenario_schema, simulate_schema
 
 ROOT = Path(__file__).parents[2]
 PAPER = str(ROOT / "examples" / "paper.yaml")
+USERS = ", users: 3"
+SEARCH = ("--find-max", "--slo", "ttft_p90<5s")
 SCHEMAS = {"simulate": simulate_schema, "scenario": scenario_schema}
 
 
@@ -82,6 +86,80 @@ def test_find_max_ends_between_what_met_and_what_did_not() -> None:
     assert found["highest_rps"] == best < worst
 
 
+@pytest.mark.parametrize(
+    ("slo", "edge", "words"),
+    [
+        ("ttft_p90<1ms", "low", "not even at 0.01 requests a second, 0.3% of Lambda_max, the lowest tried"),
+        ("ttft_p90<100h", "high", "at more than 4.73 requests a second, 150% of Lambda_max, the highest tried"),
+        ("ttft_p90<5s", None, " requests a second, "),
+    ],
+)
+def test_find_max_tells_the_ends_of_its_range(slo: str, edge: str | None, words: str) -> None:
+    arguments = (PAPER, "--find-max", "--slo", slo, "--duration", "200s")
+    found = said(*arguments)
+    assert found["edge"] == edge
+    assert (found["highest_rps"] is None, found["missed_rps"] is None) == (edge == "low", edge == "high")
+    code, out, _ = simulate(*arguments)
+    assert code == 0
+    assert words in out
+    assert not re.search(r"second, .*\.\d{3}|\d\.\d{3} requests", out)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """Ctrl-C at 50 simulated seconds of the run after `runs` whole ones."""
+    done = iter(range(1000))
+
+    def log(now_ns: int, *_: object) -> None:
+        if now_ns > 50 * 10**9:
+            raise KeyboardInterrupt
+
+    def until_then(run: Run) -> Outcome:
+        return perform(run, log if next(done) >= runs else None)
+
+    for module in ("prfaas.cli.simulate", "prfaas.sim.run"):
+        monkeypatch.setattr(sys.modules[module], "perform", until_then)
+
+
+def test_one_run_that_is_interrupted_tells_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch, 0)
+    code, out, _ = simulate(PAPER, "--json")
+    found = json.loads(out)
+    assert (code, found["interrupted"]) == (1, True)
+    assert found["measured"] > 0
+    assert found["ttft_s"]["mean"] > 0
+    assert found["goodput_rps"] > 0
+
+
+def test_find_max_that_is_interrupted_tells_the_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (PAPER, "--find-max", "--slo", "ttft_p90<5s", "--duration", "200s")
+    interrupt(monkeypatch, 2)
+    code, out, _ = simulate(*arguments)
+    assert code == 1
+    assert re.fullmatch(r"ours: ttft_p90<5s interrupted: met at [\d.]+ requests a second, missed at [\d.]+\n", out)
+    interrupt(monkeypatch, 0)
+    code, out, _ = simulate(*arguments, "--json")
+    found = json.loads(out)
+    assert (code, found["interrupted"], found["edge"], found["tried"]) == (1, True, None, [])
+
+
+def test_compare_that_is_interrupted_tells_whole_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (PAPER, "--compare", "local,ours", "--seeds", "3", "--duration", "60s")
+    interrupt(monkeypatch, 3)
+    code, out, err = simulate(*arguments, "--json")
+    found = json.loads(out)
+    assert (code, found["interrupted"], found["seeds"]) == (1, True, [1])
+    assert err == "interrupted: 1 of 3 seeds\n"
+    interrupt(monkeypatch, 1)
+    assert simulate(*arguments) == (1, "", "interrupted: 0 of 3 seeds\n")
+
+
+def test_a_replay_has_no_interval(tmp_path: Path) -> None:
+    code, out, _ = simulate(PAPER, "--trace", str(trace(tmp_path / "trace.jsonl")), "--compare", "local,ours")
+    assert code == 0
+    assert "±" not in out
+    assert "a trace is the same for every seed: no interval" in out
+
+
 def test_a_scenario_changes_arrivals_and_brings_faults(tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(
@@ -99,7 +177,7 @@ def test_a_scenario_changes_arrivals_and_brings_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["even", "bursts", "diurnal", "poisson"])
 def test_every_kind_of_arrival_comes_at_the_rate(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "scenario.yaml"
-    file.write_text(f"arrivals: {{kind: {kind}}}\n")
+    file.write_text(f"arrivals: {{kind: {kind}{USERS * (kind == 'users')}}}\n")
     found = said(PAPER, "--scenario", str(file), "--duration", "1800s", "--rate", "0.5", "--policy", "remote")
     assert abs(int(found["arrived"]) - 900) < 130  # type: ignore[call-overload]
 
@@ -184,6 +262,18 @@ def test_a_trace_is_replayed_with_its_hits(tmp_path: Path) -> None:
         (("nowhere.yaml",), "nowhere.yaml"),
         ((PAPER, "--rate", "1", "--load", "1"), "got --rate and --load; expected one of them"),
         ((PAPER, "--rate", "0"), "--rate"),
+        ((PAPER, "--rate", "nan"), "--rate: got 'nan'; expected a number above 0, at most 1,000,000"),
+        ((PAPER, "--rate", "inf"), "--rate: got 'inf'; expected a number above 0"),
+        ((PAPER, "--rate", "1e300"), "--rate: got '1e300'; expected a number above 0"),
+        ((PAPER, "--load", "nan"), "--load: got 'nan'; expected a number above 0, at most 10"),
+        ((PAPER, "--order", "nan"), "--order: got 'nan'; expected a number from 0 to 1,000"),
+        ((PAPER, "--rate", "fast"), "--rate: got 'fast'; expected a number above 0"),
+        ((PAPER, "--compare", ""), "got ''; expected some of ours, paper"),
+        ((PAPER, "--compare", "ours,local", "--policy", "ours"), "got --compare and --policy; expected one of them"),
+        ((PAPER, "--seeds", "5"), "got --seeds without --compare"),
+        ((PAPER, *SEARCH, "--compare", "ours,local"), "got --find-max and --compare; expected one of them"),
+        ((PAPER, *SEARCH, "--rate", "1"), "got --find-max with --rate or --load; expected none"),
+        ((PAPER, *SEARCH, "--load", "1"), "got --find-max with --rate or --load; expected none"),
         ((PAPER, "--find-max"), "got one of --find-max and --slo"),
         ((PAPER, "--find-max", "--slo", "ttft<5s"), "expected a metric (ttft_mean"),
         ((PAPER, "--find-max", "--slo", "ttft_p90<5"), "expected a duration with a unit"),
@@ -227,12 +317,54 @@ def test_a_fault_of_the_scenario_names_file_and_line(tmp_path: Path, text: str, 
     assert expected in err
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("users", ("--rate", "1"), "got users with --rate or --load; expected it without"),
+        ("users", ("--load", "0.5"), "got users with --rate or --load; expected it without"),
+        ("users", SEARCH, "got users with --find-max; expected it without"),
+        ("users", ("--trace",), "got some with a trace; expected none"),
+        ("bursts", ("--trace",), "got some with a trace; expected none"),
+    ],
+)
+def test_only_one_thing_says_when_requests_come(
+    tmp_path: Path, kind: str, options: tuple[str, ...], expected: str
+) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(f"loss: 0.001\narrivals: {{kind: {kind}{USERS * (kind == 'users')}}}\n")
+    if options == ("--trace",):
+        options = ("--trace", str(trace(tmp_path / "trace.jsonl")))
+    code, out, err = simulate(PAPER, "--scenario", str(file), *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"{file}:2: arrivals: {expected}")
+
+
+def test_a_trace_is_the_same_for_every_seed(tmp_path: Path) -> None:
+    file = str(trace(tmp_path / "trace.jsonl"))
+    code, _, err = simulate(PAPER, "--trace", file, "--compare", "ours,local", "--seeds", "3")
+    assert code == 2
+    assert "got --seeds with a trace; expected it without" in err
+
+
+def test_a_trace_that_comes_at_once_has_no_rate(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(20 * '{"timestamp": 7, "input_length": 10, "output_length": 1}\n')
+    found = said(PAPER, "--trace", str(file))
+    assert found["offered_rps"] is None
+    assert float(found["goodput_rps"]) > 0  # type: ignore[arg-type]
+    assert "all requests at once; Lambda_max (" in simulate(PAPER, "--trace", str(file))[1]
+    for options in (("--rate", "1"), SEARCH):
+        code, out, err = simulate(PAPER, "--trace", str(file), *options)
+        assert (code, out) == (2, "")
+        assert "a trace whose rows come all at once" in err
+
+
 def test_a_bad_row_of_a_trace_is_named(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text('{"timestamp": 0, "input_length": 10, "output_length": 1}\n{"timestamp": 0, "input_length": 0}\n')
     code, _, err = simulate(PAPER, "--trace", str(file))
     assert code == 2
-    assert f"{file}:2: " in err
+    assert err.startswith(f"{file}:2: ")
 
 
 EMULATED = str(ROOT / "examples" / "two-by-two.yaml")
@@ -260,7 +392,7 @@ def test_rows_of_a_trace_are_checked_whatever_the_file(
     path.write_text(path.read_text() + json.dumps(row) + "\n")
     code, out, err = simulate(file, "--trace", str(path))
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{path}:3: " in err
+    assert err.startswith(f"{path}:3: ")
     assert expected in err
 
 
@@ -281,6 +413,20 @@ def test_a_topology_of_emulated_nodes_runs_with_a_trace(tmp_path: Path) -> None:
     assert found["completed"] == 200
     assert set(found["use"]) == {"east", "west", "north", "south"}  # type: ignore[call-overload]
     assert found["tpot_s"]["p50"] == 0.00125  # type: ignore[index]  # 25 ms at a time scale of 0.05
+
+
+def test_a_topology_says_the_policy_unless_options_do(tmp_path: Path) -> None:
+    topology = tmp_path / "topology.yaml"
+    text = Path(EMULATED).read_text()
+    changed = text.replace("policy:\n", "policy:\n  kind: threshold\n").replace("threshold: 2000", "threshold: 4500")
+    assert "kind: threshold\n  threshold: 4500" in changed
+    topology.write_text(changed)
+    arguments = (str(topology), "--trace", str(trace(tmp_path / "trace.jsonl")))  # of 4000 tokens each
+    found = said(*arguments)
+    assert found["policy"] == "threshold"
+    assert found["decisions"] == {"short": 40}
+    assert "long" in said(*arguments, "--threshold", "1000")["decisions"]  # type: ignore[operator]
+    assert said(*arguments, "--policy", "remote")["decisions"] == {"remote": 40}
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from prfaas.sim.balance import Balance, Step
-from prfaas.sim.run import METRICS, Outcome, interval
+from prfaas.sim.run import METRICS, Found, Outcome, Run, interval
 from prfaas.sim.stats import Histogram
 
 Amount = Annotated[float, Meta(ge=0)]
@@ -22,12 +22,12 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Times(Struct, frozen=True, kw_only=True):
-    """Seconds."""
+    """Seconds; null where nothing was measured."""
 
-    mean: Amount
-    p50: Amount
-    p90: Amount
-    p99: Amount
+    mean: Amount | None
+    p50: Amount | None
+    p90: Amount | None
+    p99: Amount | None
 
 
 class Egress(Struct, frozen=True, kw_only=True):
@@ -92,19 +92,39 @@ class SimulateAnswer(Struct, frozen=True, kw_only=True):
 
     policy: str
     seed: int
-    offered_rps: Annotated[Amount, Meta(description="Requests a second that came.")]
+    offered_rps: Annotated[
+        Amount | None, Meta(description="Requests a second that came; null of a trace whose rows come all at once.")
+    ]
     arrived: Annotated[Count, Meta(description="Requests.")]
     completed: Annotated[Count, Meta(description="Requests whose last token was made.")]
+    stuck: Annotated[Count, Meta(description="Requests that can never end: nothing is left to come that would.")]
     measured: Annotated[Count, Meta(description="Completed requests that the distributions are of: after the warm-up.")]
     ttft_s: Annotated[Times, Meta(description="To the first token.")]
     tpot_s: Annotated[Times, Meta(description="Of each further token.")]
     e2e_s: Annotated[Times, Meta(description="To the last token.")]
     queue_wait_s: Annotated[Times, Meta(description="Until prefill began.")]
     exposed_transfer_s: Annotated[Times, Meta(description="From the end of prefill until the KV was there.")]
-    goodput_rps: Annotated[Amount, Meta(description="Measured requests a second that met the plan's `slo`.")]
+    goodput_rps: Annotated[
+        Amount | None,
+        Meta(
+            description="Requests a second that ended between the warm-up and the end of arrivals (of a trace that is "
+            "replayed whole: its last answer) and met the plan's `slo`; null where nothing was measured."
+        ),
+    ]
+    saturated: Annotated[
+        bool,
+        Meta(
+            description="Queues still grew at the end: in the second half of the arrivals fewer requests ended than "
+            "came, by more than 5 % and more than chance."
+        ),
+    ]
     egress_gbps: Annotated[Egress, Meta(description="KV over links.")]
-    offloaded: Annotated[Share, Meta(description="Share of measured requests that was prefilled away.")]
-    hit_share: Annotated[Share, Meta(description="Share of prompt tokens found in a prefix cache.")]
+    offloaded: Annotated[
+        Share | None, Meta(description="Share of measured requests that was prefilled away; null of none.")
+    ]
+    hit_share: Annotated[
+        Share | None, Meta(description="Share of prompt tokens found in a prefix cache; null where none were measured.")
+    ]
     use: Annotated[dict[str, Amount], Meta(description="By cluster: the part of its prefill nodes that was busy.")]
     decisions: Annotated[dict[str, Count], Meta(description="By reason.")]
     moved: Annotated[Count, Meta(description="Requests that an idle node of another cluster took.")]
@@ -122,26 +142,34 @@ class SimulateAnswer(Struct, frozen=True, kw_only=True):
     copied: Annotated[Count, Meta(description="Prefixes that were copied from another cluster first.")]
     balance: Annotated[BalanceAnswer | None, Meta(description="Role changes; null where they are not simulated.")]
     simulated_s: Annotated[Amount, Meta(description="Until the last request ended.")]
+    notes: Annotated[
+        tuple[str, ...],
+        Meta(description="Faults that did not do what the scenario says, or began after the last request."),
+    ]
     interrupted: Annotated[bool, Meta(description="Ended early by Ctrl-C; what was computed is here.")]
     events: Annotated[Count, Meta(description="Things that happened.")]
     wall_s: Annotated[Amount, Meta(description="How long the run took here.")]
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """A metric of one policy over all seeds. `half`: half of the 95 % confidence interval. `less`: by how much it is
-    below that of the first policy on the same requests, as a part of the latter, with `less_half`."""
+    """A metric of one policy over all seeds. `half`: half of the 95 % confidence interval, null of one run. `less`: by
+    how much it is below that of the first policy on the same requests, as a part of the latter, with `less_half`. Null
+    where nothing was measured."""
 
-    mean: Amount
-    half: Amount
-    less: float
-    less_half: Amount
+    mean: Amount | None
+    half: Amount | None
+    less: float | None
+    less_half: Amount | None
 
 
 class CompareAnswer(Struct, frozen=True, kw_only=True):
-    """Policies on the same requests. `compared`: by policy and metric (seconds)."""
+    """Policies on the same requests. `compared`: by policy and metric (seconds). `replay`: of a trace, which is the
+    same for every seed. `interrupted`: by Ctrl-C; `seeds` are those that every policy ran with."""
 
-    offered_rps: Amount
+    offered_rps: Amount | None
     seeds: tuple[int, ...]
+    replay: bool
+    interrupted: bool
     compared: dict[str, dict[str, Compared]]
 
 
@@ -153,13 +181,21 @@ class Tried(Struct, frozen=True, kw_only=True):
 
 
 class FindMaxAnswer(Struct, frozen=True, kw_only=True):
-    """The highest rate that meets an objective."""
+    """The highest rate that meets an objective, between 0 and 1.5 times Lambda_max."""
 
     policy: str
     seed: int
     slo: str
-    highest_rps: Amount
+    highest_rps: Annotated[Amount | None, Meta(description="The highest tried that met it; null: none did.")]
+    missed_rps: Annotated[Amount | None, Meta(description="The lowest tried that did not; null: all did.")]
+    edge: Annotated[
+        Literal["low", "high"] | None,
+        Meta(
+            description="The end of the range that the search ran into: low, if no rate met it; high, if every one did."
+        ),
+    ]
     tried: tuple[Tried, ...]
+    interrupted: Annotated[bool, Meta(description="Ended early by Ctrl-C; the two rates are those known by then.")]
 
 
 def simulate_answer(outcome: Outcome) -> SimulateAnswer:
@@ -169,9 +205,10 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
     return SimulateAnswer(
         policy=run.policy,
         seed=run.seed,
-        offered_rps=tally.arrived * 1e9 / run.duration_ns if world.closed else run.offered,
+        offered_rps=tally.arrived * 1e9 / max(1, outcome.arrivals_ns) if world.closed else run.offered,
         arrived=tally.arrived,
         completed=tally.ended,
+        stuck=world.stuck,
         measured=measured,
         ttft_s=_times(tally.ttft),
         tpot_s=_times(tally.tpot),
@@ -179,9 +216,10 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
         queue_wait_s=_times(tally.queued),
         exposed_transfer_s=_times(tally.exposed),
         goodput_rps=outcome.goodput,
+        saturated=outcome.saturated,
         egress_gbps=Egress(mean=outcome.egress_bps / 1e9, peak=outcome.peak_bps / 1e9),
-        offloaded=tally.offloaded / measured if measured else 0.0,
-        hit_share=tally.cached_tokens / tally.prompt_tokens if tally.prompt_tokens else 0.0,
+        offloaded=tally.offloaded / measured if measured else None,
+        hit_share=_hit_share(outcome),
         use=outcome.use(),
         decisions=dict(sorted(tally.reasons.items())),
         moved=tally.moved,
@@ -192,10 +230,19 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
         copied=tally.copied,
         balance=None if world.balance is None else _balance(world.balance),
         simulated_s=world.now_ns / 1e9,
+        notes=tuple(world.notes),
         interrupted=world.interrupted,
         events=world.events,
         wall_s=outcome.wall_s,
     )
+
+
+def _hit_share(outcome: Outcome) -> float | None:
+    """0 without caches."""
+    tally = outcome.tally
+    if tally.prompt_tokens:
+        return tally.cached_tokens / tally.prompt_tokens
+    return None if outcome.world.caches or not tally.ttft.count else 0.0
 
 
 REVERSAL_NS = 7200 * 10**9
@@ -241,19 +288,46 @@ def _conversion(one: Step) -> Conversion:
     )
 
 
-def compare_answer(outcomes: Sequence[Sequence[Outcome]]) -> CompareAnswer:
+def compare_answer(outcomes: Sequence[Sequence[Outcome]], interrupted: bool = False) -> CompareAnswer:
     """`outcomes[p][s]`: of policy p with seed s, the same seeds for each."""
     first = outcomes[0]
     compared: dict[str, dict[str, Compared]] = {}
     for runs in outcomes:
         row = compared.setdefault(runs[0].run.policy, {})
         for name, metric in METRICS.items():
+            if not all(one.tally.ttft.count for one in (*runs, *first)):
+                row[name] = Compared(mean=None, half=None, less=None, less_half=None)
+                continue
             values, base = [metric(one) for one in runs], [metric(one) for one in first]
             less = [1 - value / other if other else 0.0 for value, other in zip(values, base, strict=True)]
             of, by = interval(values), interval(less)
             row[name] = Compared(mean=of.mean, half=of.half, less=by.mean, less_half=by.half)
     return CompareAnswer(
-        offered_rps=first[0].run.offered, seeds=tuple(one.run.seed for one in first), compared=compared
+        offered_rps=first[0].run.offered,
+        seeds=tuple(one.run.seed for one in first),
+        replay=first[0].run.replay,
+        interrupted=interrupted,
+        compared=compared,
+    )
+
+
+def find_max_answer(run: Run, slo: str, found: Found) -> FindMaxAnswer:
+    """What a search found. One that was cut short has run into no end."""
+    whole = not found.interrupted
+    edge: Literal["low", "high"] | None = None
+    if whole and found.met is None:
+        edge = "low"
+    elif whole and found.missed is None:
+        edge = "high"
+    return FindMaxAnswer(
+        policy=run.policy,
+        seed=run.seed,
+        slo=slo,
+        highest_rps=found.met,
+        missed_rps=found.missed,
+        edge=edge,
+        tried=tuple(Tried(rate=at, met=met) for at, met in found.tried),
+        interrupted=found.interrupted,
     )
 
 
@@ -264,6 +338,8 @@ def as_json(said: Struct) -> str:
 
 
 def _times(values: Histogram) -> Times:
+    if not values.count:
+        return Times(mean=None, p50=None, p90=None, p99=None)
     p50, p90, p99 = (values.quantile(part) / 1e9 for part in (0.5, 0.9, 0.99))
     return Times(mean=values.mean / 1e9, p50=p50, p90=p90, p99=p99)
 

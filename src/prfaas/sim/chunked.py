@@ -35,7 +35,7 @@ class ChunkedWorld(World):
 
     def add_node(self, at: int) -> list[PrefillNode]:
         """See `World`."""
-        device = Device(at, len(self.nodes[at]), self._chunks.prompts)
+        device = Device(at, len(self.nodes[at]), self.now_ns, self._chunks.prompts)
         self.devices[at].append(device)
         self.nodes[at] += device.slots
         self.idle[at].append(device.slots[0])
@@ -75,6 +75,10 @@ class ChunkedWorld(World):
         devices = self.devices[at]
         held = [device for device in devices if any(slot.running is not None for slot in device.slots)]
         return sorted(device.expected_ns for device in held), sum(device.slots[0].up for device in devices)
+
+    def working_ns(self, at: int, now_ns: int) -> int:
+        """See `World`."""
+        return sum(now_ns - device.began_ns for device in self.devices[at] if device.computing)
 
     def withdraw(self, node: PrefillNode) -> None:
         """See `World`: what it will compute now is foreseen when it begins."""

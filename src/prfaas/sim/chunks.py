@@ -44,8 +44,8 @@ class Slot(PrefillNode):
 
     __slots__ = ("chunks", "device", "each", "length")
 
-    def __init__(self, cluster: int, number: int, device: Device) -> None:
-        super().__init__(cluster, number)
+    def __init__(self, cluster: int, number: int, now_ns: int, device: Device) -> None:
+        super().__init__(cluster, number, now_ns)
         self.device = device
         self.chunks: list[tuple[int, int]] = []
         self.length = 0
@@ -72,9 +72,9 @@ class Device:
         "work_ns",
     )
 
-    def __init__(self, cluster: int, first: int, prompts: int) -> None:
+    def __init__(self, cluster: int, first: int, now_ns: int, prompts: int) -> None:
         self.cluster = cluster
-        self.slots = [Slot(cluster, first + at, self) for at in range(prompts)]
+        self.slots = [Slot(cluster, first + at, now_ns, self) for at in range(prompts)]
         self.free: list[Slot] = []
         self.turn: deque[Slot] = deque()
         self.held = self.version = self.work_ns = self.began_ns = 0

@@ -13,13 +13,30 @@ from prfaas.sim.request import UNSEEN, Request
 
 class PrefillNode:
     """`end_ns`: when what runs will end; `expected_ns`: when policies expect it. `slow`: times as long. `copy`: a
-    prefix that it waits for. `then`: what it leaves for, once it has ended what it works on."""
+    prefix that it waits for. `then`: what it leaves for, once it has ended what it works on. It has this role
+    from `came_ns` until `left_ns`."""
 
-    __slots__ = ("at", "busy_ns", "cluster", "copy", "end_ns", "expected_ns", "number", "running", "slow", "then", "up")
+    __slots__ = (
+        "at",
+        "busy_ns",
+        "came_ns",
+        "cluster",
+        "copy",
+        "end_ns",
+        "expected_ns",
+        "left_ns",
+        "number",
+        "running",
+        "slow",
+        "then",
+        "up",
+    )
 
-    def __init__(self, cluster: int, number: int) -> None:
+    def __init__(self, cluster: int, number: int, now_ns: int) -> None:
         self.cluster = cluster
         self.number = number
+        self.came_ns = now_ns
+        self.left_ns = UNSEEN
         self.at = -1
         self.up = True
         self.running: Request | None = None

@@ -17,6 +17,7 @@ from prfaas.sim.charts import Points, bars, lines
 from prfaas.sim.faults import Fault
 from prfaas.sim.run import Outcome
 from prfaas.sim.stats import Histogram
+from prfaas.sim.words import SATURATED, offered_words, shown
 
 STYLE = (
     """
@@ -60,7 +61,8 @@ def write_report(outcome: Outcome, directory: Path) -> Path:
 def report_page(outcome: Outcome) -> str:
     """The page."""
     said = simulate_answer(outcome)
-    title = f"{said.policy}: {said.offered_rps:.3g} requests a second, seed {said.seed}"
+    rate = "all at once" if said.offered_rps is None else f"{said.offered_rps:.3g} requests a second"
+    title = f"{said.policy}: {rate}, seed {said.seed}"
     body = [f"<h1>prfaas simulate &mdash; {escape(title)}</h1>", _summary(said, outcome), _times(said), "<main>"]
     body += [_distributions(outcome), _over_time(outcome), _waiting(outcome), _egress(outcome)]
     body.append(bars("Decisions by reason", list(said.decisions.items())))
@@ -83,14 +85,19 @@ def _summary(said: SimulateAnswer, outcome: Outcome) -> str:
     bound = outcome.run.planned.bound
     facts = [
         f"{said.completed:,} of {said.arrived:,} requests completed, {said.measured:,} measured",
-        f"{said.offered_rps / bound:.0%} of Lambda_max, {bound:.3f}",
-        f"goodput {said.goodput_rps:.3f} requests a second",
-        f"prefilled away {said.offloaded:.1%}, found in caches {said.hit_share:.1%}",
+        f"{offered_words(said.offered_rps, bound)}, {bound:.3f}",
+        f"goodput {shown(said.goodput_rps, '.3f')} requests a second",
+        f"prefilled away {shown(said.offloaded, '.1%')}, found in caches {shown(said.hit_share, '.1%')}",
         f"egress {said.egress_gbps.mean:.2f} Gbps, peak {said.egress_gbps.peak:.2f}",
         f"moved {said.moved:,}, prefilled again {said.rescued:,}, placed again {said.retried:,}",
     ]
     if said.no_room or said.expired:
         facts.append(f"no room in a cache {said.no_room:,}, KV given up {said.expired:,}")
+    if said.saturated:
+        facts.append(SATURATED)
+    if said.stuck:
+        facts.append(f"{said.stuck:,} can never end")
+    facts += said.notes
     if said.interrupted:
         facts.append("ended early")
     faults = [_fault(one) for one in outcome.run.scenario.planned_faults()]
@@ -121,21 +128,19 @@ def _unit(ns: int) -> tuple[float, str]:
 def _series(title: str, y_name: str, rows: Sequence[tuple[str, Points]], outcome: Outcome) -> str:
     """Lines over time, which is given in ns, with the times of faults."""
     unit, name = _unit(outcome.run.duration_ns)
-    shown = [(row, [(at_ns / unit, value) for at_ns, value in points]) for row, points in rows]
+    scaled = [(row, [(at_ns / unit, value) for at_ns, value in points]) for row, points in rows]
     faults = [(one.at_ns / unit, one.until_ns / unit) for one in outcome.run.scenario.planned_faults()]
     until = outcome.run.duration_ns / unit
-    return lines(title, name, y_name, shown, faults, "a fault", until=until, counts=y_name in ("requests", "nodes"))
+    return lines(title, name, y_name, scaled, faults, "a fault", until=until, counts=y_name in ("requests", "nodes"))
 
 
 def _times(said: SimulateAnswer) -> str:
     rows = []
     for name, key in TIMES:
         times: Times = getattr(said, key)
-        shown = [
-            f"{value:.4f}" if 0 < value < 0.1 else f"{value:.3f}"
-            for value in (times.mean, times.p50, times.p90, times.p99)
-        ]
-        cells = "".join(f"<td>{value}</td>" for value in shown)
+        values = (times.mean, times.p50, times.p90, times.p99)
+        texts = [shown(value, ".4f" if value and value < 0.1 else ".3f") for value in values]
+        cells = "".join(f"<td>{text}</td>" for text in texts)
         rows.append(f"<tr><th>{name}</th>{cells}</tr>")
     head = "<tr><th>seconds</th><th>mean</th><th>p50</th><th>p90</th><th>p99</th></tr>"
     return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'

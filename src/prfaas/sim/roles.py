@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from prfaas.core.errors import InvariantError
 from prfaas.sim.decode import DecodeNode, DecodePool
-from prfaas.sim.request import Request
+from prfaas.sim.request import UNSEEN, Request
 
 if TYPE_CHECKING:
     from prfaas.sim.world import World
@@ -36,7 +36,7 @@ class Roles:
             left -= 1
             if left == 0:
                 for place in places:
-                    place.then = _gone
+                    place.then, place.left_ns = _gone, now_ns
                 then(now_ns)
 
         world.backlogs[at].nodes -= 1
@@ -45,6 +45,8 @@ class Roles:
             if place.running is None:
                 world.retire(place)
         if not left:
+            for place in places:
+                place.left_ns = now_ns
             then(now_ns)
         self.without_node(now_ns, at, [])
 
@@ -53,7 +55,7 @@ class Roles:
         world = self.world
         world.backlogs[at].nodes += 1
         for place in world.places(at, number):
-            place.up, place.then = True, None
+            place.up, place.then, place.left_ns = True, None, UNSEEN
         for place in world.places(at, number):
             if place.running is None:
                 world.take_next(now_ns, place)

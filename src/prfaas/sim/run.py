@@ -28,6 +28,12 @@ WARM_UP = 0.1
 """Part of a run that statistics leave out, for queues begin empty."""
 
 
+def replay_ns(planned: Planned, rate: float | None) -> int:
+    """How long the requests of its trace come, at `rate` a second, None: as recorded."""
+    stretch = 1.0 if rate is None else planned.recorded_rate / rate
+    return int(planned.rows[-1].at_ns * stretch) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What is run. `rate`: requests a second, None: as recorded. `replay`: the trace in its order, instead of lengths
@@ -44,8 +50,20 @@ class Run:
     order: float | None = None
 
     @property
-    def offered(self) -> float:
-        """Requests a second that come."""
+    def whole(self) -> bool:
+        """Whether all of a trace is replayed."""
+        return self.replay and self.duration_ns >= replay_ns(self.planned, self.rate)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a trace is replayed whose rows all come at once, so that there is no rate."""
+        return self.replay and not self.planned.rows[-1].at_ns
+
+    @property
+    def offered(self) -> float | None:
+        """Requests a second that come; None: all at once."""
+        if self.at_once:
+            return None
         return self.planned.recorded_rate if self.rate is None else self.rate
 
 
@@ -59,19 +77,41 @@ class Outcome:
     wall_s: float
 
     @property
-    def measured_s(self) -> float:
-        """Seconds in which counted requests arrived."""
-        return self.run.duration_ns * (1 - WARM_UP) / SECOND_NS
+    def arrivals_ns(self) -> int:
+        """How long requests came."""
+        planned = self.run.duration_ns
+        return min(planned, self.world.now_ns) if self.world.interrupted else planned
 
     @property
-    def goodput(self) -> float:
-        """Requests a second that met the objectives, of those that were counted."""
-        return self.tally.good / self.measured_s
+    def until_ns(self) -> int:
+        """Where what is measured ends: with the arrivals; of a trace that is replayed whole, with the last answer."""
+        if not self.run.whole:
+            return self.arrivals_ns
+        return self.world.now_ns if self.world.interrupted else self.tally.last_ns
+
+    @property
+    def goodput(self) -> float | None:
+        """Requests a second that ended between warm-up and `until_ns` and met the objectives; None where nothing was
+        measured."""
+        measured_ns = self.until_ns - self.tally.from_ns
+        return self.tally.good * SECOND_NS / measured_ns if self.tally.ttft.count and measured_ns > 0 else None
+
+    @property
+    def saturated(self) -> bool:
+        """Whether queues still grew at the end of arrivals."""
+        return self.tally.grows(self.arrivals_ns)
 
     @property
     def egress_bps(self) -> float:
-        """Over all links, on average."""
-        return self.world.egress_bytes * 8 * SECOND_NS / self.run.duration_ns
+        """Over all links to PD clusters, on average until `until_ns`."""
+        world, until_ns = self.world, self.until_ns
+        sent = world.egress_bytes
+        if self.run.whole or until_ns < self.run.duration_ns:
+            for line in world.lines.values():
+                line.book(world.now_ns)
+            homes = world.setup.homes
+            sent = sum(line.total for (_, to), line in world.lines.items() if to in homes)
+        return sent * 8 * SECOND_NS / max(1, until_ns)
 
     @property
     def peak_bps(self) -> float:
@@ -82,10 +122,9 @@ class Outcome:
     def use(self) -> dict[str, float]:
         """By cluster, the part of its prefill nodes that was busy while requests came."""
         found = {}
-        for at, (one, nodes) in enumerate(zip(self.world.setup.clusters, self.world.nodes, strict=True)):
-            if nodes:
-                busy = sum(node.busy_ns for node in nodes)
-                found[one.name] = busy / self.world.count(at) / max(1, self.world.now_ns)
+        for at, (busy_ns, there_ns) in enumerate(self.world.worked):
+            if self.world.count(at):
+                found[self.world.setup.clusters[at].name] = busy_ns / max(1, there_ns)
         return found
 
 
@@ -95,7 +134,14 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
     threshold = planned.threshold if run.threshold is None else run.threshold
     policy = policy_of(run.policy, threshold, run.order)
     slo = planned.inputs.said.slo
-    tally = Tally(max(1, run.duration_ns // SERIES), slo.ttft_p90_ns, slo.tpot_ns)
+    warmup_ns = int(run.duration_ns * WARM_UP)
+    tally = Tally(
+        max(1, run.duration_ns // SERIES),
+        slo.ttft_p90_ns,
+        slo.tpot_ns,
+        from_ns=warmup_ns,
+        until_ns=None if run.whole else run.duration_ns,
+    )
     kind = World if scenario.prefill is None else ChunkedWorld
     world = kind(
         changed(with_cache(planned, scenario.cache_bytes), scenario),
@@ -103,7 +149,7 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
         _arrivals(run),
         tally,
         duration_ns=run.duration_ns,
-        warmup_ns=int(run.duration_ns * WARM_UP),
+        warmup_ns=warmup_ns,
         faults=scenario.planned_faults(),
         chance=Random(f"homes {run.seed}"),
         sessions=_sessions(run),
@@ -112,7 +158,10 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
     )
     began = perf_counter()
     world.run()
-    return Outcome(run, tally, world, perf_counter() - began)
+    outcome = Outcome(run, tally, world, perf_counter() - began)
+    if world.interrupted:
+        tally.end_early(int(outcome.arrivals_ns * WARM_UP))
+    return outcome
 
 
 def changed(setup: Setup, scenario: Scenario) -> Setup:
@@ -136,7 +185,8 @@ def _arrivals(run: Run) -> Iterator[Arrival]:
     if run.replay:
         return run.planned.replay(run.rate)
     draw = run.planned.draw(Random(f"lengths {run.seed}"))
-    return run.scenario.stream(run.offered, draw, Random(f"times {run.seed}"))
+    rate = run.planned.recorded_rate if run.rate is None else run.rate
+    return run.scenario.stream(rate, draw, Random(f"times {run.seed}"))
 
 
 def _sessions(run: Run) -> Sessions | None:
@@ -147,10 +197,10 @@ def _sessions(run: Run) -> Sessions | None:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and half of its 95 % confidence interval; 0 where one value says nothing of it."""
+    """A mean and half of its 95 % confidence interval; None where one value says nothing of it."""
 
     mean: float
-    half: float
+    half: float | None
 
 
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -161,7 +211,7 @@ def interval(values: Sequence[float]) -> Interval:
     many = len(values)
     mean = sum(values) / many
     if many < 2:
-        return Interval(mean, 0.0)
+        return Interval(mean, None)
     spread = sqrt(sum((value - mean) ** 2 for value in values) / (many - 1))
     return Interval(mean, _T95[min(many - 1, len(_T95)) - 1] * spread / sqrt(many))
 
@@ -180,16 +230,40 @@ def _of(outcome: Outcome, name: str, part: float | None) -> float:
     return (values.mean if part is None else values.quantile(part)) / 1e9
 
 
-def highest_rate(run: Run, meets: Callable[[Outcome], bool], steps: int = 9) -> tuple[float, list[tuple[float, bool]]]:
-    """The highest rate at which `meets` holds, between 0 and 1.5 times the bound, by bisection; and what was tried."""
-    low, high = 0.0, 1.5 * run.planned.bound
-    tried = []
+RANGE = 1.5
+"""Rates are searched up to so many times the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search for the highest rate found. `met`: the highest rate tried at which the objective was met, None:
+    at none; `missed`: the lowest at which it was not, None: at none. `interrupted`: it may be closed in further."""
+
+    met: float | None
+    missed: float | None
+    tried: tuple[tuple[float, bool], ...]
+    interrupted: bool
+
+
+def highest_rate(run: Run, meets: Callable[[Outcome], bool], steps: int = 9) -> Found:
+    """The highest rate at which `meets` holds, between 0 and 1.5 times the bound, by bisection. Ctrl-C ends it early.
+    A trace that is replayed whole is so at every rate."""
+    low, high = 0.0, RANGE * run.planned.bound
+    tried: list[tuple[float, bool]] = []
+    interrupted = False
     for _ in range(steps):
         rate = (low + high) / 2
-        outcome = perform(replace(run, rate=rate))
-        good = not outcome.world.interrupted and meets(outcome)
-        tried.append((rate, good))
-        if outcome.world.interrupted:
+        lasts_ns = replay_ns(run.planned, rate) if run.whole else run.duration_ns
+        try:
+            outcome = perform(replace(run, rate=rate, duration_ns=lasts_ns))
+            interrupted = outcome.world.interrupted
+        except KeyboardInterrupt:
+            interrupted = True
+        if interrupted:
             break
+        good = meets(outcome)
+        tried.append((rate, good))
         low, high = (rate, high) if good else (low, rate)
-    return low, tried
+    met = max((rate for rate, good in tried if good), default=None)
+    missed = min((rate for rate, good in tried if not good), default=None)
+    return Found(met, missed, tuple(tried), interrupted)

@@ -195,6 +195,8 @@ def read_scenario(path: Path, setup: Setup) -> Scenario:
         raise document.error(("balance",), why)
     for at, fault in enumerate(said.faults):
         _check(document, at, fault, setup)
+    if said.balance is None:
+        _check_roles(document, said.faults, setup)
     return said
 
 
@@ -208,25 +210,63 @@ def unbalanced(setup: Setup) -> str | None:
     return None
 
 
+_OWN: dict[str, tuple[str, ...]] = {
+    "node": ("node_down", "slow_node", "decode_down", "to_prefill", "to_decode"),
+    "target": ("link",),
+    "bandwidth": ("link",),
+    "factor": ("slow_node",),
+}
+"""What not every fault has, and those that have it."""
+
+
 def _check(document: Document, at: int, fault: FaultEntry, setup: Setup) -> None:
     names = {cluster.name: cluster for cluster in setup.clusters}
 
     def wrong(key: str, what: str) -> Any:
         return document.error(("faults", at, key), what)
 
+    for key, kinds in _OWN.items():
+        if key in document.value["faults"][at] and fault.kind not in kinds:
+            raise wrong(key, f"a {fault.kind} fault has none; expected it of {', '.join(kinds)} only")
     if fault.cluster not in names:
         raise wrong("cluster", f"no cluster is called {fault.cluster!r}; expected one of {', '.join(names)}")
     cluster = names[fault.cluster]
     if fault.kind == "link":
         number = list(names).index(fault.cluster)
         targets = [setup.clusters[link.target].name for link in setup.links if link.source == number]
+        if not targets:
+            sources = dict.fromkeys(setup.clusters[link.source].name for link in setup.links)
+            raise wrong("cluster", f"no link leads from {fault.cluster}; expected one of {', '.join(sources)}")
+        if fault.target is None:
+            raise document.error(("faults", at), f"expected a target: {', '.join(targets)}")
         if fault.target not in targets:
-            expected = ", ".join(targets) or "no link, since none leads from there"
-            raise wrong("target", f"got {fault.target!r}; expected {expected}")
+            raise wrong("target", f"got {fault.target!r}; expected {', '.join(targets)}")
         return
     changes = fault.kind in ("to_prefill", "to_decode")
     if changes and not (cluster.decode and cluster.prefill):
         raise wrong("cluster", f"{fault.cluster} has not nodes of both roles; expected a cluster that has")
-    nodes = cluster.decode if fault.kind in ("decode_down", "to_prefill") else cluster.prefill
+    role = "decode" if fault.kind in ("decode_down", "to_prefill") else "prefill"
+    nodes: int = getattr(cluster, role)
+    if not nodes:
+        some = [one.name for one in setup.clusters if getattr(one, role)]
+        raise wrong("cluster", f"{fault.cluster} has no {role} nodes; expected one of {', '.join(some)}")
     if fault.node >= nodes:
         raise wrong("node", f"got {fault.node}; expected less than {nodes}, its nodes of that role")
+
+
+def _check_roles(document: Document, faults: tuple[FaultEntry, ...], setup: Setup) -> None:
+    """Some decode node stays, even if each that is to come comes as soon as it can."""
+    decode = {cluster.name: cluster.decode for cluster in setup.clusters}
+    gone: set[tuple[str, int]] = set()
+    for at, fault in sorted(enumerate(faults), key=lambda one: one[1].at_ns):
+        if fault.kind != "to_prefill" or (fault.cluster, fault.node) in gone:
+            continue
+        gone.add((fault.cluster, fault.node))
+        come = sum(
+            one.kind == "to_decode" and one.cluster == fault.cluster and one.at_ns + one.lasts_ns <= fault.at_ns
+            for one in faults
+        )
+        if decode[fault.cluster] + come <= sum(name == fault.cluster for name, _ in gone):
+            raise document.error(
+                ("faults", at, "node"), f"got the last decode node of {fault.cluster}; expected that one stays"
+            )

@@ -30,6 +30,13 @@ class Histogram:
         bucket = value if shift <= 0 else (value >> shift) + (shift << FINE_BITS)
         self.buckets[bucket] += 1
 
+    def merge(self, other: Histogram) -> None:
+        """Count all that `other` did."""
+        self.total += other.total
+        self.most = max(self.most, other.most)
+        for bucket, many in other.buckets.items():
+            self.buckets[bucket] += many
+
     @property
     def count(self) -> int:
         """How many were counted."""

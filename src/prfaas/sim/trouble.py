@@ -1,6 +1,7 @@
 """What goes wrong in a world, and role changes: nodes and links that come and go on a schedule.
 
-It knows what a fault does to nodes, queues and lines. Everybody whose work is lost is placed again.
+It knows what a fault does to nodes, queues and lines. Everybody whose work is lost is placed again. Of several faults
+of one thing the worst counts, until the last has ended.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from prfaas.sim.faults import Fault
+from prfaas.sim.holding import Holding
 from prfaas.sim.request import UNSEEN, Request
 
 if TYPE_CHECKING:
@@ -20,13 +22,21 @@ class Trouble:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._holding = Holding()
 
     def plan(self, faults: Sequence[Fault]) -> None:
         """All of them, each with its end."""
+        last_ns = self.world.duration_ns
         for fault in faults:
+            if fault.at_ns >= last_ns:
+                self._note(fault, f"begins when no requests come any more, from {last_ns / 1e9:g} s on")
             self.world.later(fault.at_ns, self._begin, fault)
             if fault.kind not in ("to_prefill", "to_decode"):
                 self.world.later(fault.until_ns, self._end, fault)
+
+    def _note(self, fault: Fault, what: str) -> None:
+        number = "" if fault.kind in ("link", "service_down") else f" {fault.node}"
+        self.world.notes.append(f"{fault.kind} {fault.cluster}{number} at {fault.at_ns / 1e9:g} s {what}")
 
     def _begin(self, now_ns: int, fault: Fault) -> None:
         self._change(now_ns, fault, begins=True)
@@ -36,23 +46,25 @@ class Trouble:
 
     def _change(self, now_ns: int, fault: Fault, *, begins: bool) -> None:
         world, at = self.world, self._named(fault.cluster)
+        change = self._holding.begins if begins else self._holding.ends
         match fault.kind:
             case "node_down":
-                self._switch(now_ns, at, [fault.node], not begins)
+                change(("node", at, fault.node))
+                self._switch(now_ns, at, [fault.node])
             case "service_down":
-                self._switch(now_ns, at, range(world.count(at)), not begins)
+                change(("service", at))
+                self._switch(now_ns, at, range(world.count(at)))
             case "slow_node":
+                thing = ("speed", at, fault.node)
+                change(thing, fault.factor)
                 for place in world.places(at, fault.node):
-                    place.slow = fault.factor if begins else 1.0
+                    place.slow = max(self._holding.of(thing), default=1.0)
             case "link":
-                home = self._named(fault.target)
-                link = next(one for one in world.setup.links if (one.source, one.target) == (at, home))
-                bps = fault.bps if begins else round(link.bps * (1 - link.loss))
-                if world.balance is not None:
-                    world.balance.links(now_ns)
-                world.lines[at, home].carries(now_ns, bps)
+                change(("link", at, fault.target), fault.bps)
+                self._carry(now_ns, at, fault.target)
             case "decode_down":
-                self._switch_decode(now_ns, at, fault.node, not begins)
+                change(("decode", at, fault.node))
+                self._switch_decode(now_ns, at, fault.node)
             case "to_prefill":
                 self._to_prefill(now_ns, at, fault)
             case "to_decode":
@@ -66,11 +78,23 @@ class Trouble:
     def _named(self, name: str) -> int:
         return next(at for at, one in enumerate(self.world.setup.clusters) if one.name == name)
 
-    def _switch(self, now_ns: int, at: int, numbers: Iterable[int], up: bool) -> None:
+    def _carry(self, now_ns: int, at: int, target: str) -> None:
+        """The line carries what its faults leave of it, less what retransmission costs; never more than without."""
+        world, home = self.world, self._named(target)
+        link = next(one for one in world.setup.links if (one.source, one.target) == (at, home))
+        bps = round(min((link.bps, *self._holding.of(("link", at, target)))) * (1 - link.loss))
+        if world.balance is not None:
+            world.balance.links(now_ns)
+        world.lines[at, home].carries(now_ns, bps)
+
+    def _switch(self, now_ns: int, at: int, numbers: Iterable[int]) -> None:
+        """Nodes are down while a fault of theirs, or of their service, holds."""
         world, backlog = self.world, self.world.backlogs[at]
+        service = self._holding.of(("service", at))
         again: list[Request] = []
         for number in numbers:
             places = world.places(at, number)
+            up = not service and not self._holding.of(("node", at, number))
             if places[0].up == up or places[0].then is not None:
                 continue
             backlog.nodes += 1 if up else -1
@@ -102,10 +126,11 @@ class Trouble:
                 world.caches[home].give_up(request)
         return True
 
-    def _switch_decode(self, now_ns: int, at: int, number: int, up: bool) -> None:
+    def _switch_decode(self, now_ns: int, at: int, number: int) -> None:
         pool = self.world.roles.pool(at)
         node = pool.nodes[number]
-        if node.then is not None:
+        up = not self._holding.of(("decode", at, number))
+        if node.then is not None or node.up == up:
             return
         if up:
             node.up = True
@@ -118,7 +143,14 @@ class Trouble:
     def _to_prefill(self, now_ns: int, at: int, fault: Fault) -> None:
         """A decode node takes nobody any more; once it is empty, and after what the change costs, it prefills."""
         world = self.world
-        leaving = world.roles.pool(at).nodes[fault.node]
+        nodes = world.roles.pool(at).nodes
+        leaving = nodes[fault.node]
+        if not leaving.up:
+            self._note(fault, "was refused: the node is down, or leaves already")
+            return
+        if sum(node.then is None for node in nodes) == 1:
+            self._note(fault, "was refused: no decode node would stay")
+            return
 
         def come(now_ns: int, _: None) -> None:
             world.roles.join_prefill(now_ns, at)
@@ -127,12 +159,18 @@ class Trouble:
         def empty(now_ns: int) -> None:
             world.later(now_ns + fault.until_ns - fault.at_ns, come, None)
 
-        if leaving.up:
-            world.roles.drain_decode(now_ns, leaving, empty)
+        world.roles.drain_decode(now_ns, leaving, empty)
 
     def _to_decode(self, now_ns: int, at: int, fault: Fault) -> None:
         """The reverse: it ends what it prefills first."""
         world = self.world
+        if not world.places(at, fault.node)[0].up:
+            self._note(fault, "was refused: the node is down, or leaves already")
+            return
+        among = [world.places(one, number)[0] for one in (at, *world.sources(at)) for number in range(world.count(one))]
+        if sum(place.then is None for place in among) == 1:
+            self._note(fault, "was refused: no prefill node would stay")
+            return
 
         def come(now_ns: int, _: None) -> None:
             world.roles.join_decode(now_ns, at)
@@ -141,8 +179,7 @@ class Trouble:
         def empty(now_ns: int) -> None:
             world.later(now_ns + fault.until_ns - fault.at_ns, come, None)
 
-        if world.places(at, fault.node)[0].up:
-            world.roles.drain_prefill(now_ns, at, fault.node, empty)
+        world.roles.drain_prefill(now_ns, at, fault.node, empty)
 
     def _changed(self, now_ns: int) -> None:
         if self.world.balance is not None:

@@ -62,6 +62,8 @@ class World:
         self.alive = 0
         self.interrupted = False
         self.egress_bytes = 0.0
+        self.worked: list[tuple[int, int]] = []
+        self.notes: list[str] = []
         self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
         self._seq = count()
         self._numbers = count()
@@ -132,7 +134,7 @@ class World:
 
     def add_node(self, at: int) -> list[PrefillNode]:
         """One more, without work: its places for prompts."""
-        node = PrefillNode(at, len(self.nodes[at]))
+        node = PrefillNode(at, len(self.nodes[at]), self.now_ns)
         self.nodes[at].append(node)
         self.idle[at].append(node)
         return [node]
@@ -168,6 +170,10 @@ class World:
         nodes = self.nodes[at]
         return sorted(node.expected_ns for node in nodes if node.running is not None), sum(node.up for node in nodes)
 
+    def working_ns(self, at: int, now_ns: int) -> int:
+        """What its nodes have spent until now on what they have not ended."""
+        return sum(now_ns - node.at for node in self.nodes[at] if node.running is not None)
+
     def withdraw(self, node: PrefillNode) -> None:
         """What was promised is over."""
         self.backlogs[node.cluster].ended(node.expected_ns)
@@ -176,6 +182,11 @@ class World:
     def closed(self) -> bool:
         """Whether who asks waits for the answer first."""
         return self._sessions is not None
+
+    @property
+    def stuck(self) -> int:
+        """Once it has run: requests that can never end, since nothing is left to come."""
+        return 0 if self.interrupted else self.alive
 
     def run(self) -> None:
         """Until nothing is left to come. Ctrl-C ends it early, with what was computed.
@@ -196,6 +207,8 @@ class World:
         finally:
             if collects:
                 gc.enable()
+        if not self.worked:
+            self._count_work(self.now_ns)
         self.events = next(self._seq) - len(heap)
 
     def validate(self) -> None:
@@ -585,7 +598,17 @@ class World:
             self.later(now_ns + window_ns, self._sample, window_ns)
 
     def _mark(self, now_ns: int, _: None) -> None:
-        """The end of what is measured of lines."""
+        """The end of what is measured of lines and nodes."""
+        self._count_work(now_ns)
         for line in self.lines.values():
             line.book(now_ns)
         self.egress_bytes = sum(line.total for line in self._to_homes)
+
+    def _count_work(self, now_ns: int) -> None:
+        """By cluster: ns that its prefill nodes worked until now, and ns of all of them while they had that role."""
+        found = []
+        for at, nodes in enumerate(self.nodes):
+            firsts = [self.places(at, number)[0] for number in range(self.count(at))]
+            there = sum((now_ns if one.left_ns == UNSEEN else one.left_ns) - one.came_ns for one in firsts)
+            found.append((sum(node.busy_ns for node in nodes) + self.working_ns(at, now_ns), there))
+        self.worked = found
