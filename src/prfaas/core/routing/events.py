@@ -6,19 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prfaas.core.ids import ClusterName, LinkName, RequestId
-from prfaas.core.routing.cached import NOTHING, Cached
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A valid client request of `tokens` prompt tokens. `stays` names why it must not be handed over, if so. `cached`:
-    what of it is cached where, as of now."""
+    """A valid client request of `tokens` prompt tokens. `stays` names why it must not be handed over, if so."""
 
     request: RequestId
     tokens: int
     deadline_ns: int
     stays: str = ""
-    cached: Cached = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
