@@ -42,7 +42,9 @@ clusters:
   home:
     kind: pd
     nodes:
-      - {name: p, role: prefill, engine: &engine {kind: emulated, profile: ./known.yaml, layout: hybrid}}
+      - name: p
+        role: prefill
+        engine: &engine {kind: emulated, profile: ./known.yaml, layout: hybrid, prefix_cache: false}
       - {name: d, role: decode, engine: *engine}
 """
 SHARE = 0.05

@@ -163,6 +163,6 @@ TestNode = Node.TestCase
 TestNode.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestNodeLonger(Node.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
