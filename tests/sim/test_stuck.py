@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prfaas.sim.answer import simulate_answer
 from prfaas.sim.fromplan import Planned
 from prfaas.sim.page import report_page
-from prfaas.sim.run import Run, perform
+from prfaas.sim.run import Run, highest_rate, perform
 from prfaas.sim.scenario import FaultEntry, Scenario
 from prfaas.sim.words import simulate_words
 
@@ -35,3 +37,9 @@ def test_where_all_end_nothing_is_said(paper: Planned) -> None:
     said = simulate_answer(outcome)
     assert (said.stuck, said.notes) == (0, ())
     assert "never end" not in simulate_words(outcome) + report_page(outcome)
+
+
+def test_a_rate_at_which_some_never_end_is_not_sustained(paper: Planned) -> None:
+    run = Run(paper, Scenario(loss=1 - 1e-15), "remote", 1, 1.0, 60 * SECOND_NS)
+    assert highest_rate(run, lambda outcome: True, steps=2).met is None
+    assert highest_rate(replace(run, scenario=Scenario()), lambda outcome: True, steps=2).met is not None

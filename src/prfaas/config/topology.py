@@ -2,7 +2,7 @@
 
 It knows names, types, defaults and what each setting means (the descriptions are the JSON Schema's). It does not know
 YAML, lines or the environment, nor which combinations make sense: that is `checks`. (Defaults with units are factories,
-since msgspec's schema takes only plain values.)
+since msgspec's schema takes only plain values.) One file, long as it is: it reads as the file that it describes.
 """
 
 from __future__ import annotations

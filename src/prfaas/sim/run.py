@@ -247,7 +247,8 @@ class Found:
 
 def highest_rate(run: Run, meets: Callable[[Outcome], bool], steps: int = 9) -> Found:
     """The highest rate at which `meets` holds, between 0 and 1.5 times the bound, by bisection. Ctrl-C ends it early.
-    A trace that is replayed whole is so at every rate."""
+    A trace that is replayed whole is so at every rate. Where some can never end no objective is met: those that did end
+    say nothing of them."""
     low, high = 0.0, RANGE * run.planned.bound
     tried: list[tuple[float, bool]] = []
     interrupted = False
@@ -261,7 +262,7 @@ def highest_rate(run: Run, meets: Callable[[Outcome], bool], steps: int = 9) -> 
             interrupted = True
         if interrupted:
             break
-        good = meets(outcome)
+        good = not outcome.world.stuck and meets(outcome)
         tried.append((rate, good))
         low, high = (rate, high) if good else (low, rate)
     met = max((rate for rate, good in tried if good), default=None)

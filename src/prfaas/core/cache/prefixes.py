@@ -17,6 +17,8 @@ no block is kept beyond the last snapshot that needs it, for nothing could resum
 Eviction is LRU. Using a prefix refreshes it to its end; using a snapshot refreshes that snapshot and the blocks that
 it needs, not the snapshots on the way. Without state the last block of the oldest path goes first, one by one; with
 state the oldest snapshot goes with the blocks that only it needs.
+
+A few lines over 400: most are what callers must know, and every method moves blocks between the same three states.
 """
 
 from __future__ import annotations
