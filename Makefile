@@ -64,7 +64,7 @@ check-imports:
 	@$(BIN)/lint-imports --no-logo
 
 # In two halves that take as long, for two cores.
-HALF := gateway node transport
+HALF := cluster gateway measure node sim transport
 FAST := -q -m "not slow and not e2e and not nightly and not vllm"
 
 check-tests-1:
