@@ -10,19 +10,29 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from prfaas.cluster.enginemap import EngineMap
 from prfaas.core.cache.snapshots import Placement
+from prfaas.core.ids import ClusterName, Epoch, NodeName
+from prfaas.core.index.changes import apply
+from prfaas.core.index.index import PrefixIndex
+from prfaas.core.index.places import Place
 from prfaas.engine.base import Limits
 from prfaas.engine.emulated.engine import EmulatedEngine
 from prfaas.engine.node.prefixes import Prefixes
 from prfaas.engine.node.room import Room
+from prfaas.engine.node.telling import Telling
 from prfaas.engine.reuse import spec_of
+from prfaas.model.blockhash import CacheKey, block_hashes
 from prfaas.model.bytemodel import VOCAB
 from prfaas.testing.gather import Gatherer
+from prfaas.wire.kvevents import KVEvent, KVEvents, decode, encode
 from tests.emulated.conftest import engine, greedy, ids
 
 WORDS = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 """A prompt is a word of letters, each so many tokens alike: so prompts share prefixes."""
 LETTER = 50
+PLACE = Place(ClusterName("c"), NodeName("n"))
+ROOT = CacheKey("model").root()
 
 
 def prompt(word: list[int], more: int) -> list[int]:
@@ -35,7 +45,7 @@ class Node(RuleBasedStateMachine):
     @initialize(
         layout=st.sampled_from(["hybrid", "dense", "window"]),
         blocks=st.integers(32, 64),  # what the longest needs, and more
-        block_tokens=st.sampled_from([16, 64]),
+        block_tokens=st.sampled_from([16, 48, 64, 128]),
         copies=st.booleans(),
         spare=st.integers(0, 3),
     )
@@ -48,17 +58,23 @@ class Node(RuleBasedStateMachine):
         placement = Placement(chunk_tokens=64, spare=spare)
         self.snapshot_blocks = spec.snapshot_blocks
         capacity = blocks + 4 * spec.snapshot_blocks
-        self.prefixes = Prefixes(spec, block_tokens, capacity, copies=copies, placement=placement)
+        self.index, self.map = PrefixIndex(), EngineMap(PLACE, lambda salt, adapter: ROOT, canonical=True)
+        self.index.open(PLACE, Epoch(1))
+        self.telling = Telling(ROOT, self.told)
+        self.prefixes = Prefixes(spec, block_tokens, capacity, copies=copies, placement=placement, telling=self.telling)
         self.room = Room(self.prefixes, blocks, 4, 100)
         self.tasks: dict[str, asyncio.Task[Any]] = {}
         self.number = 0
+        self.words: list[list[int]] = [[0], [0, 1, 2], [1, 1, 1, 1, 1]]
 
     @rule(word=WORDS, more=st.integers(1, 70), count=st.integers(1, 90), steps=st.integers(0, 200))
     def answer(self, word: list[int], more: int, count: int, steps: int) -> None:
+        self.words.append(word)
         self.spawn(self.answered(prompt(word, more), count), steps)
 
     @rule(word=WORDS, more=st.integers(1, 70), steps=st.integers(0, 200), held=st.integers(0, 50))
     def prefill(self, word: list[int], more: int, steps: int, held: int) -> None:
+        self.words.append(word)
         self.spawn(self.prefilled(prompt(word, more), held), steps)
 
     @rule(word=WORDS, more=st.integers(1, 70), count=st.integers(1, 90), steps=st.integers(0, 200))
@@ -80,6 +96,31 @@ class Node(RuleBasedStateMachine):
     def books_balance(self) -> None:
         if hasattr(self, "room"):
             self.room.validate()
+
+    @invariant()
+    def what_is_told_is_what_is_kept(self) -> None:
+        """Up to a block's end: where blocks are no multiple of 64 tokens two may part behind a canonical one."""
+        if not hasattr(self, "room"):
+            return
+        late = PrefixIndex()
+        late.open(PLACE, Epoch(1))
+        for change in EngineMap(PLACE, lambda salt, adapter: ROOT, canonical=True).changes(self.telling.snapshot()):
+            apply(late, change)
+        size = self.engine.limits.block_tokens
+        for word in self.words[-8:]:
+            tokens = prompt(word, 70)
+            kept = self.prefixes._pool.usable(self.prefixes._chains.of(tokens, len(tokens) - 1), len(tokens) - 1)
+            (told, again) = (
+                one.usable(block_hashes(tokens[:-1], ROOT)).in_cluster(PLACE.cluster) for one in (self.index, late)
+            )
+            assert told == again
+            assert kept - kept % 64 <= told <= (kept if size in (16, 64) else kept + size)
+        self.index.validate()
+
+    def told(self, *events: KVEvent) -> None:
+        (back,) = [decode(encode("n", KVEvents(0, 0.0, events)))]
+        for change in self.map.changes(back.events):
+            apply(self.index, change)
 
     def spawn(self, work: Any, steps: int) -> None:
         self.number += 1

@@ -9,14 +9,17 @@ from pathlib import Path
 import click
 import structlog
 
-from prfaas.cli.heads import head_of, hear_kv_events, home_link, listen, roster_of, service_of
+from prfaas.cli.caches import hear_nodes, roots_of
+from prfaas.cli.heads import head_of, home_link, listen, roster_of, service_of
 from prfaas.cli.secrets import environment_of
+from prfaas.cluster.kvexchange import KVExchange
 from prfaas.cluster.shares import LinkShares
 from prfaas.config.environment import Environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology, VllmEngine
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName
+from prfaas.core.index.index import PrefixIndex
 from prfaas.core.routing.router import RouterPolicy
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import Source
@@ -59,6 +62,8 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
 
         shares = LinkShares({}, topology.limits.leases.pace_ns)  # a hand-over at home is not paced
         roster = roster_of(topology, session, name, metrics)
+        exchange = KVExchange(name, PrefixIndex())
+        hear_nodes(topology, environment, exchange, roster, metrics, tasks)
         head = head_of(topology, environment, name, roster, shares, home_changed)
         gateway = Gateway(
             settings(topology, name),
@@ -69,12 +74,17 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
             ],
             head,
             metrics,
+            exchange.index,
+            roots_of(topology)("", ""),
         )
         gateways.append(gateway)
         front = Front(front_settings(topology, environment), gateway, text)
         listening = await listen(front.app(), cluster, name)
-        hear_kv_events(topology, name, metrics, tasks)
         tasks.spawn(gateway.run(), "gateway")
+        for source in topology.of_kind("prfaas"):
+            if topology.link(source, name) is not None:
+                url = service_of(session, source, topology.clusters[source]).node.url
+                tasks.spawn(exchange.follow(source, url, session), f"caches of {source}")
         log.info("listening", url=listening.url, model=topology.public_name)
         try:
             return await until_stopped(tasks)

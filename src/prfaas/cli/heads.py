@@ -8,7 +8,6 @@ import aiohttp
 from aiohttp import web
 
 from prfaas.cluster.head import ClusterHead, HeadSettings
-from prfaas.cluster.kvevents import KVEventsReader
 from prfaas.cluster.nodeclient import NodeAddress, NodeClient
 from prfaas.cluster.roster import ListedNode, Roster
 from prfaas.cluster.shares import LinkShares
@@ -23,7 +22,6 @@ from prfaas.core.membership.members import MemberPolicy
 from prfaas.core.routing.catalog import policy_of
 from prfaas.runtime.http import Listening, serve
 from prfaas.runtime.metrics import Metrics
-from prfaas.runtime.tasks import Tasks
 
 
 def home_link(cluster: ClusterName) -> LinkName:
@@ -122,14 +120,6 @@ def head_of(
         order=policy_of(said.kind, said.threshold, said.order).order,
     )
     return ClusterHead(settings, roster, shares, changed)
-
-
-def hear_kv_events(topology: Topology, name: ClusterName, metrics: Metrics, tasks: Tasks) -> None:
-    """Reads what nodes of kind vllm tell of their prefix caches, if the topology says where. Raises ConfigError."""
-    cluster = topology.clusters[name]
-    if cluster.events_listen is not None:
-        nodes = [node.id for node in cluster.nodes if isinstance(node.engine, VllmEngine)]
-        tasks.spawn(KVEventsReader(cluster.events_listen, nodes, metrics).run(), "KV events")
 
 
 async def listen(app: web.Application, cluster: Cluster, name: ClusterName) -> Listening:

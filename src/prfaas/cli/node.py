@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import structlog
 
+from prfaas.cli.caches import publisher_of
 from prfaas.cli.engines import engine_of
 from prfaas.cli.joiner import ANY_PORT, Joiner, Wanted, joining_node
 from prfaas.cli.secrets import environment_of
@@ -35,6 +36,7 @@ from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import until_stopped
 from prfaas.transport.base import Peer
 from prfaas.transport.metrics import MetricStats
+from prfaas.wire.control import Address
 
 log = structlog.get_logger(__name__)
 
@@ -141,6 +143,7 @@ async def _serve(
         data = Peer(node.advertise or peer.host, peer.port)
         identity = Identity(node.id, cluster, node.role, epoch, topology.public_name, (data,))
         built, limits = engine_of(topology, node, directory, text, transport), limits_of(topology, node)
+        told = publisher_of(topology, environment, topology.clusters[cluster], node, epoch, data_at.host)
         server = NodeServer(
             built.engine,
             text,
@@ -151,12 +154,16 @@ async def _serve(
             metrics,
             built.doors,
             built.prefill_ns,
+            told.telling if told is not None else None,
+            [Address(data.host, told.publisher.replay_port)] if told is not None else [],
         )
     except BaseException as error:
         await transport.close()
         if isinstance(error, OSError):
             raise _taken(data_at, error) from None
         raise
+    if told is not None:
+        server.tasks.spawn(told.publisher.run(), "KV events")
     try:
         return await _run(server, at, joiner)
     finally:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from prfaas.cli.ports import free_ports
 from prfaas.config.checks import listeners
-from prfaas.config.topology import Node, Topology, TransformersEngine, VllmEngine
+from prfaas.config.topology import Cluster, Node, Topology, TransformersEngine, VllmEngine
 from prfaas.config.units import Endpoint
 
 
@@ -68,6 +68,7 @@ def localised(topology: Topology, model: Path) -> Topology:
     nodes = [node for cluster in topology.clusters.values() for node in cluster.nodes]
     given = [cluster.listen for cluster in topology.clusters.values()]
     given += [endpoint for node in nodes for endpoint in node.listeners.values()]
+    given += [cluster.events_listen for cluster in topology.clusters.values() if _tells(cluster)]
     wanted = sum(endpoint is None for endpoint in given)
     free = iter(free_ports(wanted, {endpoint.port for _, endpoint, _ in taken}))
     threads = max(1, len(_cores()) // len(nodes))
@@ -86,10 +87,20 @@ def localised(topology: Topology, model: Path) -> Topology:
         return replace(node, engine=engine, **{key: listen(given) for key, given in node.listeners.items()})
 
     clusters = {
-        name: replace(cluster, listen=listen(cluster.listen), nodes=tuple(local(node) for node in cluster.nodes))
+        name: replace(
+            cluster,
+            listen=listen(cluster.listen),
+            events_listen=listen(cluster.events_listen) if _tells(cluster) else cluster.events_listen,
+            nodes=tuple(local(node) for node in cluster.nodes),
+        )
         for name, cluster in topology.clusters.items()
     }
     return replace(topology, model=str(model), served_name=topology.public_name, clusters=clusters)
+
+
+def _tells(cluster: Cluster) -> bool:
+    """Whether a node of `cluster` tells of its cache unasked. (vLLM does where the file says so: it costs it time.)"""
+    return any(not isinstance(node.engine, VllmEngine) and node.engine.prefix_cache for node in cluster.nodes)
 
 
 def _reached(listen: Endpoint | None) -> Endpoint:

@@ -8,14 +8,17 @@ from pathlib import Path
 import click
 import structlog
 
-from prfaas.cli.heads import head_of, hear_kv_events, listen, roster_of
+from prfaas.cli.caches import hear_nodes
+from prfaas.cli.heads import head_of, listen, roster_of
 from prfaas.cli.secrets import environment_of
+from prfaas.cluster.kvexchange import KVExchange
 from prfaas.cluster.shares import LinkShares
 from prfaas.config.environment import Environment
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName
+from prfaas.core.index.index import PrefixIndex
 from prfaas.runtime.client import make_session
 from prfaas.runtime.log import set_up_logging
 from prfaas.runtime.metrics import Metrics
@@ -45,9 +48,12 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
         rates = {link.name: int(link.bandwidth_bps) for link in topology.links if link.source == name}
         roster = roster_of(topology, session, name, metrics)
         head = head_of(topology, environment, name, roster, LinkShares(rates, topology.limits.leases.pace_ns))
-        front = ServiceFront(head, metrics, topology.limits.max_body_bytes, environment.secret)
+        exchange = KVExchange(name, PrefixIndex())
+        heard = hear_nodes(topology, environment, exchange, roster, metrics, tasks)
+        front = ServiceFront(
+            head, metrics, topology.limits.max_body_bytes, environment.secret, exchange if heard else None
+        )
         listening = await listen(front.app(), topology.clusters[name], name)
-        hear_kv_events(topology, name, metrics, tasks)
         tasks.spawn(head.run(), "cluster head")
         log.info("listening", url=listening.url, model=topology.public_name)
         try:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from prfaas.cli.caches import events_dial
 from prfaas.config.environment import Environment
 from prfaas.config.topology import Cluster, Node, Topology, VllmEngine
-from prfaas.config.units import Endpoint
 from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName
 
@@ -114,10 +114,9 @@ def vllm_command(
 
 def _kv_events(cluster: Cluster, node: Node) -> str | None:
     """`--kv-events-config`: to the head, which tells nodes apart by topic. (With a host, vLLM's publisher dials.)"""
-    at = cluster.events_listen
-    if at is None:
+    endpoint = events_dial(cluster)
+    if endpoint is None:
         return None
-    endpoint = Endpoint.at(cluster.advertise or at.host, at.port)
     return json.dumps(
         {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://{endpoint}", "topic": node.name}
     )

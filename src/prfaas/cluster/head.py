@@ -156,7 +156,8 @@ class ClusterHead:
         now_ns = loop_now_ns()
         job = Job(request, now_ns + request.deadline_ms * 1_000_000)
         self._jobs[transfer] = job
-        self._driver.post(Submit(transfer, request.prompt_tokens, job.deadline_ns))
+        prefer = tuple(NodeName(node) for node in request.prefer)
+        self._driver.post(Submit(transfer, request.prompt_tokens, job.deadline_ns, prefer))
         try:
             while True:
                 update = await job.updates.get()

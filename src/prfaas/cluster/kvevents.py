@@ -40,6 +40,7 @@ class KVEventsReader:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, QUEUED)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
+        self._socket.setsockopt(zmq.IPV6, ":" in at.host)
         for node in sorted(self._nodes):
             self._socket.setsockopt(zmq.SUBSCRIBE, node.encode())
         try:

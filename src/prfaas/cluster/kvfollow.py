@@ -70,7 +70,7 @@ class KVFollower:
         check_s: float = CHECK_S,
     ) -> None:
         self._cluster, self._listen, self._roots = cluster, listen, roots
-        self._replay, self._ours, self._secret = dict(replay or {}), frozenset(ours), secret.encode()
+        self._replay, self._ours, self._secret = dict(replay or {}), set(ours), secret.encode()
         self._answer_s, self._check_s = answer_s, check_s
         self._streams: dict[Place, _Stream] = {}
         self._epochs: dict[Place, int] = {}
@@ -93,6 +93,20 @@ class KVFollower:
         stream.heard = True
         self._post(stream, Heard(_message(events)))
 
+    def met(self, node: NodeName, replay: Endpoint | None, *, ours: bool) -> None:
+        """A new incarnation of `node` is there, which answers at `replay`: it is asked what it holds."""
+        self._replay.pop(node, None)
+        self._ours.discard(node)
+        if replay is not None:
+            self._replay[node] = replay
+        if ours:
+            self._ours.add(node)
+        streams = self._of(node)
+        for stream in streams:
+            self._post(stream, Restarted())
+        if not streams:
+            self._stream(Place(self._cluster, node))
+
     def restarted(self, node: NodeName, epoch: Epoch) -> None:
         """Another incarnation of `node` is there. Nothing where its messages have shown so already."""
         for stream in self._of(node):
@@ -100,6 +114,7 @@ class KVFollower:
 
     def gone(self, node: NodeName) -> None:
         """`node` is no more."""
+        self._replay.pop(node, None)
         for stream in self._of(node):
             self._end_ask(stream)
             del self._streams[stream.place]
@@ -178,6 +193,7 @@ class KVFollower:
         socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
+        socket.setsockopt(zmq.IPV6, ":" in at.host)
         end: FollowEvent[Body] = Failed(ask)
         try:
             socket.connect(f"tcp://{Endpoint.at(at.host, at.port + stream.place.rank)}")

@@ -77,6 +77,16 @@ class Workers(Protocol):
         """Pieces of work that were given to the node and have not ended."""
 
 
+class Watcher(Protocol):
+    """Who wants to know the members of every role, and gives them no work."""
+
+    def member(self, sight: Sight) -> None:
+        """A member came, changed, or was looked at."""
+
+    def gone(self, node: NodeName) -> None:
+        """The node is no member any more."""
+
+
 class Roster:
     """The members of one cluster. `listed` are there from the start; `connect` makes a client for an address.
 
@@ -102,6 +112,7 @@ class Roster:
         self._driver: Driver[MemberEvent, MemberEffect] = Driver(self._members, self._perform)
         self._watch = NodeWatch(poll_s, self._seen)
         self._workers: dict[Role, Workers] = {}
+        self._watchers: list[Watcher] = []
         self._infos: dict[NodeName, NodeInfo] = {}
         self._troubles: dict[NodeName, str] = {}
         self._answer: Answer | None = None
@@ -109,6 +120,10 @@ class Roster:
     def serve(self, role: Role, workers: Workers) -> None:
         """`workers` gives the work of `role`. To be called before `run`."""
         self._workers[role] = workers
+
+    def watch(self, watcher: Watcher) -> None:
+        """`watcher` is told of all members. To be called before `run`."""
+        self._watchers.append(watcher)
 
     async def run(self) -> None:
         """Watches members and their leases, until cancelled."""
@@ -240,7 +255,10 @@ class Roster:
             return
         info = self._infos[member.node] if member.working else None
         trouble = "" if member.working else self._troubles.get(member.node, "")
-        self._workers[member.role].member(Sight(member.node, member.epoch, info, trouble))
+        sight = Sight(member.node, member.epoch, info, trouble)
+        for watcher in self._watchers:
+            watcher.member(sight)
+        self._workers[member.role].member(sight)
 
     def _perform(self, now_ns: int, effect: MemberEffect) -> None:
         match effect:
@@ -268,6 +286,8 @@ class Roster:
             self._metrics.set_members(self._policy.cluster, role, state.name.lower(), count)
         if moved.after is State.GONE:
             self._troubles.pop(node, None)
+            for watcher in self._watchers:
+                watcher.gone(node)
             if moved.role in self._workers:
                 self._workers[moved.role].gone(node, moved.cause)
             return

@@ -241,7 +241,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     advertise: Advertise = None
     events_listen: Annotated[
         Endpoint | None,
-        Meta(description="Where its head hears of prefix caches: nodes of kind vllm send their KV events there."),
+        Meta(
+            description="Where its head hears of prefix caches: its nodes send their KV events there. Left out: `up` "
+            "picks a free port where nodes have an embedded engine; else nothing is known of its caches."
+        ),
     ] = None
 
     def of_role(self, role: Literal["prefill", "decode"]) -> tuple[Node, ...]:
@@ -352,6 +355,14 @@ class Security(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "PRFAAS_API_KEYS"
     )
     api_keys_file: Annotated[str | None, Meta(description="File with them instead, one a line.")] = None
+    prefix_seed: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            description="What hashes of prompts' prefixes begin with, by which heads tell each other what is cached. "
+            "No secret; all programs of a topology need the same.",
+        ),
+    ] = ""
 
 
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ import aiohttp
 
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import RequestId
+from prfaas.core.routing.cached import NOTHING, Cached
 from prfaas.core.routing.effects import Decided
 from prfaas.wire.openai.prompt import Prompt
 
@@ -46,6 +47,7 @@ class Exchange:
     verdict: asyncio.Future[Upstream]
     upstream: Upstream | None = None
     decided: Decided | None = None
+    cached: Cached = NOTHING
     since_ns: dict[str, int] = field(default_factory=dict)
 
     def refuse(self, error: RequestError) -> None:

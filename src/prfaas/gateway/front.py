@@ -150,7 +150,7 @@ class Front:
             path=http.path,
             body=body,
             stream=bool(request.stream),
-            prompt=await prompt_of(tokens, self._text),
+            prompt=await prompt_of(tokens, self._text, self._gateway.hash_root),
             deadline_ns=deadline_ns,
             verdict=asyncio.get_running_loop().create_future(),
         )

@@ -14,10 +14,12 @@ import structlog
 from prfaas.cluster.head import ClusterHead
 from prfaas.core.errors import RemoteError
 from prfaas.core.ids import ClusterName, RequestId
+from prfaas.core.index.index import PrefixIndex
 from prfaas.core.routing.effects import Decided, Ended, RequestEffect
 from prfaas.core.routing.events import Answered, Arrived, ClientGone, LegFailed
 from prfaas.core.routing.router import Router, RouterEvent, RouterPolicy
 from prfaas.core.routing.view import Source, SourceSeen
+from prfaas.gateway.caches import Caches
 from prfaas.gateway.decoders import Decoders
 from prfaas.gateway.exchange import Exchange, Upstream
 from prfaas.gateway.legs import Legs, LegSettings
@@ -41,7 +43,9 @@ class GatewaySettings:
 
 
 class Gateway:
-    """Serves exchanges. `head` is our own cluster's, its roster has our nodes; `services` are those of others."""
+    """Serves exchanges. `head` is our own cluster's, its roster has our nodes; `services` are those of others. `index`:
+    what is cached in all of them, by hashes that begin with `root`; None: all counts as not cached, and nobody says
+    so."""
 
     def __init__(
         self,
@@ -49,12 +53,15 @@ class Gateway:
         services: Sequence[ServiceSource],
         head: ClusterHead,
         metrics: Metrics,
+        index: PrefixIndex | None = None,
+        root: int = 0,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
         self._head = head
         self._services = services
         self._router = Router(settings.cluster, settings.sources, settings.policy)
+        self._caches = Caches(index, root, self._router.view) if index is not None else None
         self._driver: Driver[RouterEvent, RequestEffect] = Driver(self._router, self._perform)
         self._decoders = Decoders(self._router.view, self._driver.post)
         self.roster = head.roster
@@ -65,6 +72,11 @@ class Gateway:
             settings.model, settings.cluster, settings.credit_lease_ms, self._decoders.layout, self._decoders.ranks
         )
         self._legs = Legs(leg_settings, self.roster.clients, sources, metrics, self._driver.post, self._trouble)
+
+    @property
+    def hash_root(self) -> int | None:
+        """What the hashes of a prompt's blocks begin with; None where nobody needs them."""
+        return self._caches.root if self._caches is not None else None
 
     @property
     def ready(self) -> bool:
@@ -113,7 +125,10 @@ class Gateway:
     def arrive(self, exchange: Exchange, stays: str) -> None:
         """A request begins; its `verdict` will be given."""
         self._legs.exchanges[exchange.request] = exchange
-        self._driver.post(Arrived(exchange.request, exchange.prompt.tokens, exchange.deadline_ns, stays))
+        if self._caches is not None and not stays:
+            exchange.cached = self._caches.of(exchange.prompt.blocks)
+        arrived = Arrived(exchange.request, exchange.prompt.tokens, exchange.deadline_ns, stays, exchange.cached)
+        self._driver.post(arrived)
 
     def answered(self, exchange: Exchange, upstream: Upstream) -> None:
         """The whole answer was written to the client; whatever it does now, it was served."""

@@ -231,6 +231,7 @@ class Legs:
             prompt_tokens=exchange.prompt.tokens,
             deadline_ms=self._left_ms(exchange),
             receivers=self._settings.ranks(exchange.decided.node),
+            prefer=list(exchange.cached.holders.get(start.cluster, ())),
         )
         asked_ns = loop_now_ns()
         async with contextlib.aclosing(self._sources[start.cluster].prefill(asked)) as updates:

@@ -2,7 +2,8 @@
 
 It knows sockets and the messages' frames; it does not know caches: its owner says what was stored, removed or cleared,
 and lists all that is held when it is asked to. Publishing never waits: a subscriber that does not read loses messages,
-sees the gap, and asks for them, or for a snapshot, at the listener here. That answers from a bounded buffer.
+sees the gap, and asks for them, or for a snapshot, at the listener here. That answers from a bounded buffer. (One that
+connects late sees its gap at once, for the last message is sent again whenever somebody subscribes.)
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ TURN = 64
 class KVPublisher:
     """The events of one node (or of one rank of it), under `topic`, its name.
 
-    `dial`: where the head of its cluster listens. `replay`: where it answers who has missed something, if anywhere;
-    off loopback that demands `secret`. `snapshot` lists what is held now, parents first. Raises ConfigError.
+    `dial`: where the head of its cluster listens. `replay`: where it answers who has missed something, if anywhere
+    (port 0: any, see `replay_port`); off loopback that demands `secret`. `snapshot` lists what is held now, parents
+    first. Raises ConfigError.
     """
 
     def __init__(
@@ -62,19 +64,27 @@ class KVPublisher:
         self._buffer_messages, self._buffer_bytes, self._bytes = buffer_messages, buffer_bytes, 0
         self._sequence, self._last_s = 0, 0.0
         self._router: zmq.asyncio.Socket | None = None
+        self.replay_port = 0
+        """Where it answers; 0 when it does not."""
         if replay is not None:
             self._router = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
             self._router.setsockopt(zmq.LINGER, 0)
             self._router.setsockopt(zmq.SNDHWM, MOST_WAITING)
             self._router.setsockopt(zmq.MAXMSGSIZE, 4096)
+            self._router.setsockopt(zmq.IPV6, ":" in replay.host)
             try:
                 self._router.bind(f"tcp://{replay}")
+                bound = self._router.getsockopt(zmq.LAST_ENDPOINT)
+                assert isinstance(bound, bytes)
+                self.replay_port = int(bound.rstrip(b"\0").rpartition(b":")[2])
             except zmq.ZMQError as error:
                 self._router.close()
                 raise ConfigError(f"cannot listen on {replay}: {error.strerror}; expected a free address") from None
-        self._socket: zmq.SyncSocket = zmq.Context.instance().socket(zmq.PUB)
+        self._socket = zmq.asyncio.Context.instance().socket(zmq.XPUB)
+        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, MOST_WAITING)
+        self._socket.setsockopt(zmq.IPV6, ":" in dial.host)
         self._socket.connect(f"tcp://{dial}")
 
     @property
@@ -92,17 +102,15 @@ class KVPublisher:
         self._bytes += len(frames[2])
         while len(self._buffer) > self._buffer_messages or self._bytes > self._buffer_bytes:
             self._bytes -= len(self._buffer.popleft()[1][2])
-        self._socket.send_multipart(frames)  # of a PUB socket: kept or dropped, at once
+        self._send(frames)
 
     async def run(self) -> None:
-        """Answers who asks, until cancelled; then closes."""
+        """Greets who subscribes and answers who asks, until cancelled; then closes."""
         try:
-            if self._router is None:
-                await asyncio.Event().wait()
-            else:
-                while True:
-                    asked = [bytes(frame) for frame in await self._router.recv_multipart()]
-                    await self._answer(self._router, asked)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._greet(), name="greet subscribers")
+                if self._router is not None:
+                    group.create_task(self._answers(self._router), name="answer questions about KV events")
         finally:
             self.close()
 
@@ -111,6 +119,20 @@ class KVPublisher:
         self._socket.close()
         if self._router is not None:
             self._router.close()
+
+    def _send(self, frames: list[bytes]) -> None:
+        self._socket.send_multipart(frames)  # of an XPUB socket: kept or dropped, at once
+
+    async def _greet(self) -> None:
+        """Who subscribes gets the last message again: what was published before it was there shows as a gap."""
+        while True:
+            said = bytes(await self._socket.recv())
+            if said[:1] == b"\x01" and self._buffer:
+                self._send(self._buffer[-1][1])
+
+    async def _answers(self, router: zmq.asyncio.Socket) -> None:
+        while True:
+            await self._answer(router, [bytes(frame) for frame in await router.recv_multipart()])
 
     async def _answer(self, router: zmq.asyncio.Socket, asked: list[bytes]) -> None:
         """`asked`: whose socket, an empty frame, 8 bytes, the secret where there is one."""

@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from prfaas.cluster.head import ClusterHead
+from prfaas.cluster.kvexchange import KVExchange
 from prfaas.cluster.registrar import Registrar
 from prfaas.runtime.client import line_bytes
 from prfaas.runtime.http import json_reply, make_app, read_json
@@ -21,9 +22,18 @@ log = structlog.get_logger(__name__)
 
 
 class ServiceFront:
-    """The HTTP application of a prefill service. `secret`: what callers must show."""
+    """The HTTP application of a prefill service. `secret`: what callers must show. `exchange`: tells what is
+    cached here, if that is known."""
 
-    def __init__(self, head: ClusterHead, metrics: Metrics, max_body_bytes: int, secret: str) -> None:
+    def __init__(
+        self,
+        head: ClusterHead,
+        metrics: Metrics,
+        max_body_bytes: int,
+        secret: str,
+        exchange: KVExchange | None = None,
+    ) -> None:
+        self._exchange = exchange
         self._head = head
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
@@ -35,6 +45,8 @@ class ServiceFront:
         app.router.add_get("/prfaas/v1/cluster", self._cluster)
         app.router.add_post("/prfaas/v1/prefill", self._prefill)
         Registrar(self._head.roster).add_to(app.router)
+        if self._exchange is not None:
+            self._exchange.add_to(app.router)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._text)
         return app

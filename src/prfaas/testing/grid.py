@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from prfaas.cluster.head import ClusterHead
+from prfaas.config.units import Endpoint
+from prfaas.core.ids import ClusterName
 from prfaas.gateway.gateway import Gateway
 from prfaas.model.text import Text
 from prfaas.runtime.client import make_session
@@ -121,10 +123,12 @@ async def two_clusters(
     max_requests: int = 1024,
     lease_ns: int = 5 * 10**9,
     policy: str = "threshold",
+    threshold: int = THRESHOLD,
+    events: Mapping[ClusterName, Endpoint] | None = None,
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
     limits = HeadLimits(
-        THRESHOLD,
+        threshold,
         queue_length,
         whole_limit,
         deadline_ns,
@@ -134,6 +138,7 @@ async def two_clusters(
         lease_ns,
         idle_s,
         policy,
+        events or {},
     )
     tasks, text, listed = Tasks(), Text.load(rig.directory), [*far, *home, *decoders]
     async with make_session(SECRET) as session, make_session() as public:

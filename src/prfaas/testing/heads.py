@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import aiohttp
 from aiohttp import web
 
 from prfaas.cluster.head import ClusterHead, HeadSettings
+from prfaas.cluster.kvexchange import KVExchange
+from prfaas.cluster.kvnodes import KVNodes
 from prfaas.cluster.nodeclient import NodeAddress, NodeClient
 from prfaas.cluster.roster import ListedNode, Roster
 from prfaas.cluster.shares import LinkShares
+from prfaas.config.units import Endpoint
+from prfaas.core.errors import ConfigError
 from prfaas.core.ids import ClusterName, LinkName, NodeName
+from prfaas.core.index.index import PrefixIndex
 from prfaas.core.membership.events import Role
 from prfaas.core.membership.members import MemberPolicy
 from prfaas.core.routing.router import RouterPolicy
@@ -33,11 +39,12 @@ from prfaas.runtime.http import IDLE_S, Listening, serve
 from prfaas.runtime.metrics import Metrics
 from prfaas.runtime.tasks import Tasks
 from prfaas.service.front import ServiceFront
-from prfaas.testing.noderig import LINK, MODEL, SECRET, Node
+from prfaas.testing.noderig import LINK, MODEL, ROOT, SECRET, Node
 
 HOME, FAR = ClusterName("home"), ClusterName("far")
 POLL_S = 0.05
 LINK_BPS = 10**9
+Run = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class HeadLimits:
     lease_ns: int
     idle_s: float = IDLE_S
     policy: str = "threshold"
+    events: Mapping[ClusterName, Endpoint] = field(default_factory=dict)
+    """Where heads hear of prefix caches; none: nobody knows of any."""
 
 
 class Program(ABC):
@@ -71,7 +80,13 @@ class Program(ABC):
 
     async def start(self) -> None:
         """A new process, as it were."""
-        app, run = self.make()
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    app, run = self.make()
+                    break
+                except ConfigError:  # the one before it still lets go of its port
+                    await asyncio.sleep(0.01)
         self.listening = await serve(app, "127.0.0.1", self._port, idle_s=self._limits.idle_s, grace_s=0.1)
         self._port = self.listening.port
         self._task = self._tasks.spawn(run(), self._name)
@@ -105,6 +120,13 @@ class Program(ABC):
 
         return Roster(policy, listed, connect, metrics, poll_s=POLL_S, lease_ns=self._limits.lease_ns)
 
+    def _caches(self, cluster: ClusterName, roster: Roster, metrics: Metrics) -> tuple[KVExchange, list[Run]]:
+        exchange, at = KVExchange(cluster, PrefixIndex()), self._limits.events.get(cluster)
+        if at is None:
+            return exchange, []
+        nodes = KVNodes(exchange, at, roster, lambda salt, adapter: ROOT, metrics, secret=SECRET)
+        return exchange, [nodes.run]
+
     def _head(
         self, cluster: ClusterName, roster: Roster, shares: LinkShares, changed: Callable[[], None] = lambda: None
     ) -> ClusterHead:
@@ -126,7 +148,10 @@ class ServiceProgram(Program):
         self.metrics = Metrics()
         roster = self._roster(FAR, ("prefill",), [("prefill", n) for n in self._nodes], self.metrics, self._taken)
         self.head = self._head(FAR, roster, LinkShares({LINK: LINK_BPS}, 2 * 10**9))
-        return ServiceFront(self.head, self.metrics, self._limits.max_body_bytes, SECRET).app(), self.head.run
+        exchange, runs = self._caches(FAR, roster, self.metrics)
+        known = exchange if runs else None
+        front = ServiceFront(self.head, self.metrics, self._limits.max_body_bytes, SECRET, known)
+        return front.app(), partial(_together, [self.head.run, *runs])
 
 
 class GatewayProgram(Program):
@@ -159,6 +184,10 @@ class GatewayProgram(Program):
         nodes: list[tuple[Role, Node]] = [("prefill", node) for node in self._nodes]
         nodes += [("decode", node) for node in self._decoders]
         roster = self._roster(HOME, ("prefill", "decode"), nodes, metrics, self._taken)
+        exchange, runs = self._caches(HOME, roster, metrics)
+        if limits.events:
+            runs.append(partial(exchange.follow, FAR, self._service_url, self._session, wait_ms=500, pause_s=0.02))
+        self.index = exchange.index
         gateway = Gateway(
             GatewaySettings(
                 cluster=HOME,
@@ -171,13 +200,21 @@ class GatewayProgram(Program):
             [ServiceSource(FAR, NodeClient(self._session, NodeAddress(NodeName(FAR), self._service_url)))],
             self._head(HOME, roster, LinkShares({}, 10**9), changed),
             metrics,
+            exchange.index if limits.events else None,
+            ROOT,
         )
         known.append(gateway)
         self.gateway = gateway
         settings = FrontSettings(
             MODEL, limits.max_body_bytes, limits.deadline_ns, limits.api_keys, 0, limits.max_requests, SECRET
         )
-        return Front(settings, gateway, self._text).app(), gateway.run
+        return Front(settings, gateway, self._text).app(), partial(_together, [gateway.run, *runs])
+
+
+async def _together(runs: Sequence[Run]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for run in runs:
+            group.create_task(run())
 
 
 def hang_up(listening: Listening) -> None:

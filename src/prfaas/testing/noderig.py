@@ -18,13 +18,17 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
+from prfaas.config.units import Endpoint
 from prfaas.core.ids import ClusterName, Epoch, LinkName, NodeName, TransferId
 from prfaas.engine.base import Limits
 from prfaas.engine.node.identity import Identity, NodeLimits
 from prfaas.engine.node.server import DEFAULT_LIMITS, NodeServer
+from prfaas.engine.node.telling import Telling
+from prfaas.model.blockhash import CacheKey
 from prfaas.model.text import Text, prompt_hash
 from prfaas.runtime.client import make_session
 from prfaas.runtime.http import Listening
+from prfaas.runtime.kvpublish import KVPublisher
 from prfaas.runtime.metrics import Metrics
 from prfaas.testing.bytemodel import BOS, VOCAB
 from prfaas.testing.engine import DerivedEngine
@@ -38,6 +42,7 @@ from prfaas.wire.ticket import mint
 SECRET = "a secret of thirty-two characters."
 LINK = LinkName("far->home")
 MODEL = "derived"
+ROOT = CacheKey(MODEL).root()
 LIMITS = Limits(max_model_len=400, max_sequences=4, vocab_size=VOCAB, block_tokens=16, kv_blocks=64)
 
 
@@ -195,7 +200,9 @@ class Rig:
         engine: DerivedEngine | None = None,
         port: int = 0,
         prefill_ns: Sequence[tuple[int, int]] = (),
+        events: Endpoint | None = None,
     ) -> Node:
+        """One that is up. `events`: where it tells of its prefix cache."""
         epoch = epoch or Epoch(time.time_ns())
         cluster = ClusterName("far" if role == "prefill" else "home")
         metrics = Metrics()
@@ -206,7 +213,19 @@ class Rig:
         identity = Identity(NodeName(name), cluster, role, epoch, MODEL, (peer,))
         engine = engine or DerivedEngine(limits)
         text = Text.load(self.directory)
-        server = NodeServer(engine, text, transport, identity, node_limits, SECRET, metrics, prefill_ns=prefill_ns)
+        telling, answers = self._publish(name, epoch, events) if events is not None else (None, [])
+        server = NodeServer(
+            engine,
+            text,
+            transport,
+            identity,
+            node_limits,
+            SECRET,
+            metrics,
+            prefill_ns=prefill_ns,
+            telling=telling,
+            kv_events=answers,
+        )
         self.stack.push_async_callback(server.close)
         starting = asyncio.create_task(server.start("127.0.0.1", port))
         if wait:
@@ -219,6 +238,15 @@ class Rig:
         made = Node(engine, server, transport, identity, server._listening, session)
         self.nodes[name] = made
         return made
+
+    def _publish(self, name: str, epoch: Epoch, events: Endpoint) -> tuple[Telling, list[Address]]:
+        telling = Telling(ROOT)
+        at = Endpoint.at("127.0.0.1", 0)
+        publisher = KVPublisher(name, epoch, events, replay=at, secret=SECRET, snapshot=telling.snapshot)
+        telling.publish = publisher.publish
+        task = asyncio.create_task(publisher.run())
+        self.stack.callback(task.cancel)
+        return telling, [Address(at.host, publisher.replay_port)]
 
     async def settled(self) -> None:
         """Nothing is held anywhere, and no background task failed."""

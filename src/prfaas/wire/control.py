@@ -24,7 +24,7 @@ LISTED = 64
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A data listener: `host`, `port`; one a rank."""
+    """A listener: `host`, `port`; one a rank."""
 
     host: str
     port: int
@@ -56,6 +56,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
     prefill_ns: list[tuple[int, int]] = []
     """How long it takes to prefill, (tokens of a prompt, ns) rising, when it knows that; nothing is said of lengths
     outside."""
+    kv_events: list[Address] = []
+    """Where it is asked what it told of its prefix cache (`wire.kvevents`); none when it tells nothing."""
 
 
 class TransferParams(msgspec.Struct, frozen=True):
@@ -112,7 +114,7 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     """A gateway asks a prefill service to prefill `tokens` and hold the KV for `receiver` (credit is granted).
 
     `tokens` is a JSON list of ids, and there are `prompt_tokens` of them: heads pass the list on unread, the node reads
-    it. `receivers`: ranks of the receiver, as in `TransferParams`.
+    it. `receivers`: ranks of the receiver, as in `TransferParams`. `prefer`: nodes that have much of it cached.
     """
 
     transfer_id: str
@@ -125,6 +127,7 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     prompt_tokens: int
     deadline_ms: int
     receivers: int = 0
+    prefer: list[str] = []
 
 
 class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -30,7 +30,8 @@ SNAPSHOT = b"snapshot"
 
 @dataclass(frozen=True, slots=True)
 class BlocksStored:
-    """Full blocks that can be reused from now on: `tokens` of all of them, `block_tokens` in each.
+    """Full blocks that can be reused from now on: `tokens` of all of them, `block_tokens` in each; none where hashes
+    are canonical, which need no tokens to be understood.
 
     `hashes` may be empty: hybrid models tell so of groups whose blocks cannot be looked up. `group` and `kind` say
     which group of layers it is, where the engine has several. `medium`: "GPU", "CPU", ...; None: not said.
@@ -116,7 +117,7 @@ class _Stored(msgspec.Struct, gc=False):
     kv_cache_spec_sliding_window: int | None = None
 
     def event(self) -> KVEvent:
-        if self.block_size < 1 or len(self.token_ids) < len(self.block_hashes) * self.block_size:
+        if self.block_size < 1 or 0 < len(self.token_ids) < len(self.block_hashes) * self.block_size:
             blocks = f"{len(self.block_hashes)} blocks of {self.block_size} tokens"
             raise _wrong(f"{len(self.token_ids)} tokens for {blocks}")
         return BlocksStored(

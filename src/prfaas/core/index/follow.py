@@ -176,8 +176,9 @@ class Follow(Generic[Body]):
                     self._restart()
                     self._ask_snapshot()
             case Check():
-                if self._last is not None and self.state is State.FOLLOWING:
-                    self._ask_from(self._last.sequence, checking=True)
+                if self._next is not None and self.state is State.FOLLOWING:
+                    first = self._last.sequence if self._last is not None else self._next
+                    self._ask_from(first, checking=True)
             case _:
                 assert_never(event)
         out, self._out = self._out, []

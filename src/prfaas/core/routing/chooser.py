@@ -9,16 +9,18 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from prfaas.core.ids import ClusterName, RequestId
+from prfaas.core.routing.cached import NOTHING, Cached
 from prfaas.core.routing.catalog import policy_of
-from prfaas.core.routing.ledger import Ledger
+from prfaas.core.routing.ledger import HOME, Ledger
 from prfaas.core.routing.placement import Choice, choose_source
 from prfaas.core.routing.policy import IMPOSSIBLE
+from prfaas.core.routing.reference import Paper
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import Source, View
 
 ALWAYS, NEVER = Threshold(0), Threshold(1 << 62)
 FIXED = {"threshold": None, "remote": ALWAYS, "local": NEVER}
-"""Policies whose rule needs no signal, and the threshold that amounts to it; None: its own."""
+"""Policies whose rule needs no signal but what is cached, and the threshold that amounts to it; None: its own."""
 BLIND = ("balanced", "fastest", "priced")
 """Policies to which no prompt is short."""
 
@@ -32,6 +34,8 @@ class Chooser:
     ) -> None:
         self._whole_limit = whole_limit
         self.policy = policy_of(kind, threshold.tokens, order)
+        if isinstance(self.policy, Paper):
+            self.policy.copies = False  # nobody here copies prefixes between clusters
         self.ledger = Ledger(sources, self.policy.order)
         self._kind = kind
         self._rule = FIXED.get(kind) or threshold
@@ -45,21 +49,26 @@ class Chooser:
         failed: AbstractSet[ClusterName],
         stays: str,
         why: str = "retry",
+        cached: Cached = NOTHING,
     ) -> Choice:
         """Where to prefill a prompt of `tokens` tokens; see `placement.choose_source` for the rest of it."""
         if stays or tokens <= 1:
             return Choice(None, stays or "single")
         ledger = self.ledger
+        at_home = cached.at(ledger.sources[HOME].cluster, tokens)
         able = [source.cluster not in failed and view.ready(source, tokens) for source in ledger.sources]
         # Decode nodes that are alone compute what is short, which policies have no word for.
-        alone = view.decodes_only and self._kind not in BLIND and not self._rule.offloads(tokens)
+        alone = view.decodes_only and self._kind not in BLIND and not self._rule.offloads(tokens, at_home)
         if not any(able) or (alone and tokens <= self._whole_limit):
-            ruled = choose_source(view, self._rule, tokens, failed, stays, why)
+            ruled = choose_source(view, self._rule, tokens, failed, stays, why, at_home)
             return replace(ruled, reason=self._named(ruled.reason))
-        job = ledger.priced(now_ns, request, tokens, able)
-        unknown = () if self._kind in FIXED else ledger.unknown(job)
+        job = ledger.priced(now_ns, request, tokens, able, cached)
+        unknown = ledger.unknown(job, cached)
+        if self._kind in FIXED:
+            needed = f"cache:{ledger.sources[HOME].cluster}" if self._kind == "threshold" else ""
+            unknown = tuple(signal for signal in unknown if signal == needed)
         if not all(ledger.knows(at, tokens) for at in job.options if job.prefill_ns[at] != IMPOSSIBLE):
-            ruled = choose_source(view, self._rule, tokens, failed, stays, why)
+            ruled = choose_source(view, self._rule, tokens, failed, stays, why, at_home)
             return replace(ruled, reason=self._named(ruled.reason), unknown=unknown)
         answer = self.policy.place(now_ns, job, ledger.backlogs)
         return Choice(ledger.sources[answer.cluster], why if failed else answer.reason, unknown, answer.scores)

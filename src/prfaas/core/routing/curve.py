@@ -53,6 +53,20 @@ class Curve:
         low, below = xs[at - 1], values[at - 1]
         return below + (values[at] - below) * (tokens - low) // (xs[at] - low)
 
+    def rest(self, tokens: int, cached: int) -> int | None:
+        """The value for what comes after the first `cached` of `tokens` tokens; None where that of all is not known.
+
+        The table knows lengths, not contexts: the rest costs what all of it costs beyond what is there, and no less
+        than so many tokens alone. (With a + b L + c L^2 that is right but for a part of a.)
+        """
+        whole = self.at(tokens)
+        if whole is None or cached <= 0:
+            return whole
+        alone, before = self.at(tokens - cached), self.at(cached)
+        if alone is None and before is None:
+            return whole
+        return max(alone or 0, whole - before if before is not None else 0)
+
 
 def sound(points: Sequence[Point]) -> bool:
     """Whether they make a curve: at least one, at most `MOST_POINTS`, none below 0, in order."""

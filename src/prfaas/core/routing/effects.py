@@ -26,10 +26,12 @@ class Decided:
     after: str = ""
     """The failure that this decision answers, as `leg:code`."""
     unknown: tuple[str, ...] = ()
-    """Signals that the policy lacked: `speed:CLUSTER`, `bandwidth:CLUSTER`, `kv_bytes`. Without a speed the threshold
-    rule decided."""
+    """Signals that the policy lacked: `speed:CLUSTER`, `bandwidth:CLUSTER`, `kv_bytes`, `cache:CLUSTER`. Without a
+    speed the threshold rule decided."""
     scores: tuple[float, ...] = ()
     """What the policy weighed, smaller is better; see `policy.Answer`."""
+    cached: int = 0
+    """Of `tokens`, those that the place was expected to have cached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prfaas.core.ids import ClusterName, LinkName, RequestId
+from prfaas.core.routing.cached import NOTHING, Cached
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A valid client request of `tokens` prompt tokens. `stays` names why it must not be handed over, if so."""
+    """A valid client request of `tokens` prompt tokens. `stays` names why it must not be handed over, if so. `cached`:
+    what of it is cached where, as of now."""
 
     request: RequestId
     tokens: int
     deadline_ns: int
     stays: str = ""
+    cached: Cached = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from itertools import islice
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, RequestId, TransferId
 from prfaas.core.routing.backlog import Backlog
+from prfaas.core.routing.cached import NOTHING, Cached
 from prfaas.core.routing.crossing import Crossing
 from prfaas.core.routing.curve import Curve
 from prfaas.core.routing.kvsize import KvSize
@@ -71,9 +72,11 @@ class Ledger:
         self._others: list[tuple[list[Job], list[int]]] = [([], []) for _ in self.sources]
         self._came = 0
 
-    def priced(self, now_ns: int, request: RequestId, tokens: int, able: Sequence[bool]) -> Job:
+    def priced(
+        self, now_ns: int, request: RequestId, tokens: int, able: Sequence[bool], cached: Cached = NOTHING
+    ) -> Job:
         """The job of `request`, which is nowhere now, with what is known of it. What is not known is 0 in it, see
-        `unknown`; clusters that are not `able` are impossible."""
+        `unknown`; clusters that are not `able` are impossible. All of the KV crosses a link, whatever was `cached`."""
         own = self._own.get(request)
         if own is None:
             clusters = len(self.sources)
@@ -84,14 +87,15 @@ class Ledger:
         job = own.job
         kv_bytes = self.kv.at(tokens) or 0
         for at, can in enumerate(able):
-            job.prefill_ns[at] = self._prefill_ns(at, tokens) if can else IMPOSSIBLE
+            job.uncached[at] = tokens - cached.at(self.sources[at].cluster, tokens)
+            job.prefill_ns[at] = self._prefill_ns(at, tokens, job.uncached[at]) if can else IMPOSSIBLE
             job.kv_bytes[at] = 0 if at == HOME else kv_bytes
         self._book(now_ns)
         return job
 
-    def unknown(self, job: Job) -> tuple[str, ...]:
+    def unknown(self, job: Job, cached: Cached = NOTHING) -> tuple[str, ...]:
         """Signals that a choice among the clusters that can take `job` lacks: `speed:CLUSTER`, `bandwidth:CLUSTER`,
-        `kv_bytes`. Where there is no choice nothing is lacking."""
+        `kv_bytes`, `cache:CLUSTER`. Where there is no choice nothing is lacking."""
         able = [at for at in job.options if job.prefill_ns[at] != IMPOSSIBLE]
         if len(able) < 2:
             return ()
@@ -100,6 +104,8 @@ class Ledger:
         found += [f"bandwidth:{self.sources[at].cluster}" for at in away if self.sources[at].bandwidth_bps is None]
         if away and self.kv.at(job.tokens) is None:
             found.append("kv_bytes")
+        names = [self.sources[at].cluster for at in able]
+        found += [f"cache:{name}" for name in names if name in cached.unknown]
         return tuple(found)
 
     def knows(self, at: int, tokens: int) -> bool:
@@ -212,9 +218,11 @@ class Ledger:
             if crossing is not None:
                 crossing.book(now_ns)
 
-    def _prefill_ns(self, at: int, tokens: int) -> int:
+    def _prefill_ns(self, at: int, tokens: int, uncached: int | None = None) -> int:
         curve = self._curves[at]
-        return (curve.at(tokens) or 0) if curve is not None else 0
+        if curve is None:
+            return 0
+        return curve.rest(tokens, 0 if uncached is None else tokens - uncached) or 0
 
     def _begin(self, now_ns: int, own: Own, since_ns: int = 0) -> None:
         """A node has it, for `since_ns` by now: it computes, or, where nodes share their time among prefills, will when
@@ -257,7 +265,7 @@ class Ledger:
             backlog.claim(job, job.epoch)
         for job in mine:
             if job.prefill_ns[at] != IMPOSSIBLE:
-                job.prefill_ns[at] = self._prefill_ns(at, job.tokens)
+                job.prefill_ns[at] = self._prefill_ns(at, job.tokens, job.uncached[at])
         for job in here:
             backlog.push(job)
 

@@ -5,12 +5,15 @@ It knows the view and the threshold; it does not know requests' lives (see `rout
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from prfaas.core.ids import ClusterName, NodeName
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import Source, View
+
+NONE_HELD: Mapping[NodeName, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +29,16 @@ class Choice:
 
 
 def choose_source(
-    view: View, threshold: Threshold, tokens: int, failed: AbstractSet[ClusterName], stays: str, why: str = "retry"
+    view: View,
+    threshold: Threshold,
+    tokens: int,
+    failed: AbstractSet[ClusterName],
+    stays: str,
+    why: str = "retry",
+    cached: int = 0,
 ) -> Choice:
-    """Where to prefill a prompt of `tokens` tokens, of which the last is never transferred.
+    """Where to prefill a prompt of `tokens` tokens, of which the last is never transferred, and `cached` are cached at
+    home.
 
     `failed`: clusters that already failed this request. `stays`: why the request must be computed whole on the decode
     node, if it must (`echo`). Reasons: `long`, `short`, `unreachable` (long, but no PrfaaS cluster can take it),
@@ -40,7 +50,7 @@ def choose_source(
     if tokens <= 1:
         return Choice(None, "single")
     reason = why if failed else "short"
-    if threshold.offloads(tokens):
+    if threshold.offloads(tokens, cached):
         remote = [s for s in view.sources if not s.home and s.cluster not in failed and view.ready(s, tokens)]
         if remote:
             return Choice(min(remote, key=lambda s: _crowd(view, s)), why if failed else "long")
@@ -51,12 +61,15 @@ def choose_source(
     return Choice(None, reason if failed or view.decodes_only else "no_prefill_node")
 
 
-def choose_decoder(view: View, tokens: int, failed: AbstractSet[NodeName]) -> NodeName | None:
-    """The ready decode node with the fewest requests of ours, then of all, then by name; None when there is none."""
+def choose_decoder(
+    view: View, tokens: int, failed: AbstractSet[NodeName], held: Mapping[NodeName, int] = NONE_HELD
+) -> NodeName | None:
+    """The ready decode node with the fewest requests of ours, then of all; among equals the one that `held` most of the
+    prompt's prefix, then by name; None when there is none."""
     ready = [d for d in view.decoders.values() if d.ready and d.node not in failed and tokens <= d.max_tokens]
     if not ready:
         return None
-    return min(ready, key=lambda d: (view.assigned.get(d.node, 0), d.running, d.node)).node
+    return min(ready, key=lambda d: (view.assigned.get(d.node, 0), d.running, -held.get(d.node, 0), d.node)).node
 
 
 def _crowd(view: View, source: Source) -> tuple[float, str]:

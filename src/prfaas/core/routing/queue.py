@@ -41,11 +41,13 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Event: a prefill of `tokens` tokens is wanted before `deadline_ns`."""
+    """Event: a prefill of `tokens` tokens is wanted before `deadline_ns`. `prefer`: nodes that have much of
+    it cached."""
 
     job: TransferId
     tokens: int
     deadline_ns: int
+    prefer: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ class Started:
 
 class PrefillQueue:
     """Ordered by `order.key_ns`, over the ready nodes; the node with the most free slots takes the next, then by name.
+    One that a job prefers counts as having a slot more.
 
     `order`: see `Policy.order`; 0, or times that are not known, make it first come, first served.
     """
@@ -342,4 +345,8 @@ class PrefillQueue:
             for node in self.nodes.values()
             if node.ready and node.slots > self.on(node.node) and job.tokens <= node.max_tokens
         ]
-        return min(free, key=lambda n: (self.on(n.node) - n.slots, n.node)) if free else None
+        return min(free, key=lambda n: self._choice(job, n)) if free else None
+
+    def _choice(self, job: Submit, node: NodeSeen) -> tuple[int, bool, NodeName]:
+        preferred = node.node in job.prefer
+        return self.on(node.node) - node.slots - preferred, not preferred, node.node

@@ -95,6 +95,8 @@ class Paper(Settled):
         super().__init__(order)
         self.threshold = threshold
         self.feedback = feedback
+        self.copies = True
+        """Whether a longer prefix elsewhere can be copied. Where it cannot, each cluster's cache counts for itself."""
         self.factor = 1.0
         self._looked_ns = -SECOND_NS
 
@@ -115,11 +117,13 @@ class Paper(Settled):
             if uncached[home] <= threshold:
                 return Answer(home, "short")
             return Answer(least_busy(now_ns, away, clusters), "long")
-        best = min([home, *plentiful], key=lambda at: (uncached[at], at != home))
+        best = home
+        if self.copies:
+            best = min([home, *plentiful], key=lambda at: (uncached[at], at != home))
         if uncached[best] <= threshold:
             return Answer(home, "short", copy_from=best if uncached[best] < uncached[home] else -1)
         to = least_busy(now_ns, plentiful, clusters)
-        return Answer(to, "long", copy_from=best if uncached[best] < uncached[to] else -1)
+        return Answer(to, "long", copy_from=best if self.copies and uncached[best] < uncached[to] else -1)
 
     def _adapt(self, now_ns: int, home: int, options: Sequence[int], clusters: Sequence[Backlog]) -> None:
         self._looked_ns = now_ns

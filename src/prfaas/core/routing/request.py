@@ -14,6 +14,7 @@ from enum import Enum
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, transfer_of
 from prfaas.core.machine import Arm, Disarm
+from prfaas.core.routing.cached import NOTHING, Cached
 from prfaas.core.routing.effects import (
     AskCredit,
     CancelDecode,
@@ -79,6 +80,7 @@ class Place:
     reason: str
     unknown: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,12 @@ class Tried:
     """The latest failure, for whoever must be told that nothing is left to try."""
 
 
-Plan = Callable[[int, RequestId, int, Tried], Place | NoPlace]
+Plan = Callable[[int, RequestId, int, Cached, Tried], Place | NoPlace]
 
 
 class RequestLife:
-    """One request. `plan(now_ns, request, tokens, tried)` chooses places; `home` and `threshold` are for the decision
-    log.
+    """One request. `plan(now_ns, request, tokens, cached, tried)` chooses places; `home` and `threshold` are for the
+    decision log.
 
     At most `attempts` places are tried; moving to another cluster's idle node, at most `MOVES` times, is no try.
     """
@@ -126,6 +128,7 @@ class RequestLife:
         self._attempts = attempts
         self._moves = 0
         self.tokens = 0
+        self.cached = NOTHING
         self._tried = Tried()
         self._prefill_open = False
         self._decode_open = False
@@ -191,7 +194,7 @@ class RequestLife:
 
     @TABLE.on([Life.NEW], Arrived, PLACED, "the router chooses a place, or says that there is none")
     def _arrived(self, now_ns: int, event: Arrived) -> list[Effect]:
-        self.tokens = event.tokens
+        self.tokens, self.cached = event.tokens, event.cached
         self._tried.stays = event.stays
         arm: list[Effect] = [Arm(("deadline", self.request), event.deadline_ns, DeadlinePassed(self.request))]
         return arm + self._place(now_ns, after="")
@@ -219,6 +222,7 @@ class RequestLife:
             reason="claimed",
             unknown=(),
             scores=(),
+            cached=self.cached.at(event.cluster, self.tokens),
         )
         return self._close("") + self._go(now_ns, place, after="")
 
@@ -302,7 +306,7 @@ class RequestLife:
         return self._place(now_ns, after=f"{leg}:{code}")
 
     def _place(self, now_ns: int, after: str) -> list[Effect]:
-        place = self._plan(now_ns, self.request, self.tokens, self._tried)
+        place = self._plan(now_ns, self.request, self.tokens, self.cached, self._tried)
         if isinstance(place, NoPlace):
             return [Refuse(self.request, place.status, place.code, place.message), *self._end("refused")]
         return self._go(now_ns, place, after)
@@ -324,6 +328,7 @@ class RequestLife:
             after,
             place.unknown,
             place.scores,
+            place.cached,
         )
         if place.cluster is None:
             self.state, self._decode_open = Life.WHOLE, True

@@ -13,6 +13,7 @@ from typing import TypeVar
 from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
 from prfaas.core.routing.backlog import Backlog
+from prfaas.core.routing.cached import Cached
 from prfaas.core.routing.catalog import DEFAULT
 from prfaas.core.routing.chooser import Chooser
 from prfaas.core.routing.effects import Ended
@@ -129,11 +130,13 @@ class Router:
             )
         self._ledger.validate({request: life.stage for request, life in self.requests.items()})
 
-    def _plan(self, now_ns: int, request: RequestId, tokens: int, tried: Tried) -> Place | NoPlace:
-        node = choose_decoder(self.view, tokens, tried.nodes)
+    def _plan(self, now_ns: int, request: RequestId, tokens: int, cached: Cached, tried: Tried) -> Place | NoPlace:
+        node = choose_decoder(self.view, tokens, tried.nodes, cached.decoders)
         if node is None:
             return self._no_decoder(tokens, tried)
-        choice = self._chooser.choose(now_ns, request, tokens, self.view, tried.clusters, tried.stays, tried.why)
+        choice = self._chooser.choose(
+            now_ns, request, tokens, self.view, tried.clusters, tried.stays, tried.why, cached
+        )
         if choice.source is None:
             if tokens > self._policy.whole_limit:
                 if tried.stays == "echo":  # asked for: no other try can help
@@ -146,9 +149,12 @@ class Router:
                 )
                 message += f"; the last failure: {tried.last}" if tried.last else ""
                 return NoPlace(503, "no_prefill_node", message)
-            return Place(node, None, LinkName(""), False, choice.reason, choice.unknown)
-        source = choice.source
-        return Place(node, source.cluster, source.link, not source.home, choice.reason, choice.unknown, choice.scores)
+            held = min(cached.decoders.get(node, 0), tokens - 1)
+            return Place(node, None, LinkName(""), False, choice.reason, choice.unknown, cached=held)
+        source, held = choice.source, cached.at(choice.source.cluster, tokens)
+        return Place(
+            node, source.cluster, source.link, not source.home, choice.reason, choice.unknown, choice.scores, held
+        )
 
     def _no_decoder(self, tokens: int, tried: Tried) -> NoPlace:
         ready = [d for d in self.view.decoders.values() if d.ready]

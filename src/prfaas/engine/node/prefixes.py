@@ -16,9 +16,11 @@ from prfaas.core.cache.snapshots import Placement
 from prfaas.core.cache.spec import PoolSpec
 from prfaas.core.errors import InvariantError
 from prfaas.engine.node.chains import Chains
+from prfaas.engine.node.telling import Ends, Telling
 from prfaas.engine.reuse import Piece, Reuse
 
 NO_CHAIN: tuple[int, ...] = ()
+NO_ENDS: dict[int, Ends] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class _Work:
 class Prefixes:
     """`capacity_blocks` blocks. `spec` None: of this engine no prefix is kept, and `block_tokens` alone counts.
 
-    `copies`: sequences work on a copy of their prefix. `placement`: where snapshots are wanted.
+    `copies`: sequences work on a copy of their prefix. `placement`: where snapshots are wanted. `telling` is told
+    of all that is kept, if anybody is.
     """
 
     def __init__(
@@ -59,11 +62,13 @@ class Prefixes:
         *,
         copies: bool = False,
         placement: Placement | None = None,
+        telling: Telling | None = None,
     ) -> None:
         self._keeps = spec is not None
         self._spec = spec or PoolSpec(block_tokens)
         self._copies = copies
         self._placement = placement or Placement()
+        self._telling = telling
         self._chains = Chains(self._spec.block_tokens)
         self._pool = PrefixPool(self._spec, capacity_blocks, tells=True)
         self._pieces: dict[int, Piece] = {}
@@ -220,7 +225,7 @@ class Prefixes:
         wanted, spare = self._placement.lengths(self._spec, work.grant, prompt, reuse.length)
         wanted, spare = ([stop for stop in some if stop in reuse.states] for some in (wanted, spare))
         kept = store(chain, reuse.length, wanted, spare)
-        self._settle(self._pieces_of(reuse, kept))
+        self._settle(self._pieces_of(reuse, kept), self._ends_of(reuse, kept))
         reuse.let_go()
         reuse.keeps = False
 
@@ -232,12 +237,23 @@ class Prefixes:
             found |= zip(numbers, reuse.states[length], strict=True)
         return found
 
-    def _settle(self, made: dict[int, Piece]) -> None:
-        for number, stored in self._pool.changes().items():
+    def _ends_of(self, reuse: Reuse, kept: Kept) -> dict[int, Ends]:
+        if self._telling is None or not (kept.blocks or kept.states):
+            return NO_ENDS
+        size = self._spec.block_tokens
+        first = kept.tokens // size - len(kept.blocks)
+        states = {length: numbers[0] for length, numbers in kept.states}
+        return self._telling.ends(reuse.ids, size, (first, kept.blocks), states)
+
+    def _settle(self, made: dict[int, Piece], ends: dict[int, Ends] = NO_ENDS) -> None:
+        changes = self._pool.changes()
+        for number, stored in changes.items():
             if stored:
                 self._pieces[number] = made[number]
             else:
                 self._pieces.pop(number, None)
+        if self._telling is not None and changes:
+            self._telling.settle(changes, ends)
 
 
 def _snapshots(owner: str) -> Hashable:

@@ -28,6 +28,7 @@ from prfaas.engine.node.prefill import PrefillLeg
 from prfaas.engine.node.prefixes import Prefixes
 from prfaas.engine.node.promises import Promises
 from prfaas.engine.node.room import Room
+from prfaas.engine.node.telling import Telling
 from prfaas.engine.reuse import spec_of
 from prfaas.model.text import Text
 from prfaas.runtime.driver import loop_now_ns
@@ -66,8 +67,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class NodeServer:
     """One node. `start` listens, then loads the engine; `close` gives everything back.
 
-    `doors`: what it answers because of its engine; `prefill_ns`: what it says of its times, see `NodeInfo`. `tasks` is
-    watched by whoever runs the node: a failure in it ends the program.
+    `doors`: what it answers because of its engine; `prefill_ns`: what it says of its times, see `NodeInfo`. `telling`
+    is told what prefixes it keeps, `kv_events` says where it is asked about that. `tasks` is watched by whoever runs
+    the node: a failure in it ends the program.
     """
 
     def __init__(
@@ -81,8 +83,11 @@ class NodeServer:
         metrics: Metrics | None = None,
         doors: Sequence[web.RouteDef] = (),
         prefill_ns: Sequence[tuple[int, int]] = (),
+        telling: Telling | None = None,
+        kv_events: Sequence[Address] = (),
     ) -> None:
         self._doors, self._prefill_ns = doors, list(prefill_ns)
+        self._telling, self._kv_events = telling, list(kv_events)
         self._engine, self._text, self._transport = engine, text, transport
         self._identity, self._limits, self._secret = identity, limits, secret
         self.tasks = Tasks()
@@ -127,7 +132,7 @@ class NodeServer:
         self._text.vocab_size = min(self._text.vocab_size, limits.vocab_size)
         spec = spec_of(self._engine.layout, limits.block_tokens) if self._limits.prefix_cache else None
         blocks = pool_blocks(limits, self._engine.layout, spec, memory_bytes)
-        prefixes = Prefixes(spec, limits.block_tokens, blocks, copies=limits.copies_prefix)
+        prefixes = Prefixes(spec, limits.block_tokens, blocks, copies=limits.copies_prefix, telling=self._telling)
         room = Room(prefixes, limits.kv_blocks, limits.max_sequences, self._limits.queue_length)
         arrivals = Arrivals(self._engine, self._transport, self._credits, self.tasks, self.metrics)
         self._prefill = PrefillLeg(
@@ -218,6 +223,7 @@ class NodeServer:
             transfers_in_use=self.transfers_in_use,
             fixed=fixed_part(self._engine.layout),
             prefill_ns=self._prefill_ns,
+            kv_events=self._kv_events,
         )
 
     async def _node(self, request: web.Request) -> web.StreamResponse:

@@ -7,11 +7,12 @@ It knows the text of a model; it does not know HTTP. Long work is done off the e
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from prfaas.model.blockhash import block_hashes
 from prfaas.model.text import Fits, Text, prompt_hash
 from prfaas.wire.openai.request import AnyRequest, ChatCompletionRequest
 
@@ -27,18 +28,20 @@ async def parsed(parse: Callable[[bytes], AnyRequest], body: bytes, text: Text) 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What a head keeps of a prompt: how many `tokens`, their `hash`, and their `ids` as a JSON list, which is passed
-    on as it is."""
+    on as it is. `blocks`: canonical hashes of all but the last token, where they were asked for."""
 
     tokens: int
     hash: str
     ids: msgspec.Raw
+    blocks: Sequence[int] = ()
 
 
-async def prompt_of(tokens: array[int], text: Text) -> Prompt:
-    """`tokens` for passing on, made off the event loop."""
+async def prompt_of(tokens: array[int], text: Text, root: int | None = None) -> Prompt:
+    """`tokens` for passing on, made off the event loop. `root`: what the hashes of its blocks begin with, if wanted."""
 
     def made() -> Prompt:
-        return Prompt(len(tokens), prompt_hash(tokens), msgspec.Raw(msgspec.json.encode(tokens.tolist())))
+        blocks = () if root is None else block_hashes(tokens[:-1], root)
+        return Prompt(len(tokens), prompt_hash(tokens), msgspec.Raw(msgspec.json.encode(tokens.tolist())), blocks)
 
     return await text.off_loop(made, len(tokens))
 

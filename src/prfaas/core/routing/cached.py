@@ -1,0 +1,32 @@
+"""What is cached of one prompt, as a decision sees it.
+
+It knows lengths by cluster and node; it does not know hashes, nor how any of it is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prfaas.core.ids import ClusterName, NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Tokens from the prompt's start that need not be computed again.
+
+    `clusters`: by cluster, on the best of the nodes that would prefill there; `holders`: which nodes those are.
+    `decoders`: by decode node of our own cluster. `unknown`: clusters of which more may be cached than is said.
+    """
+
+    clusters: Mapping[ClusterName, int] = field(default_factory=dict)
+    holders: Mapping[ClusterName, tuple[NodeName, ...]] = field(default_factory=dict)
+    decoders: Mapping[NodeName, int] = field(default_factory=dict)
+    unknown: tuple[ClusterName, ...] = ()
+
+    def at(self, cluster: ClusterName, tokens: int) -> int:
+        """Of a prompt of `tokens` tokens, of which the last one is always computed."""
+        return min(self.clusters.get(cluster, 0), tokens - 1)
+
+
+NOTHING = Cached()
