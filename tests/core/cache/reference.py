@@ -82,7 +82,8 @@ class PlainSnapshots:
         for place in sorted((k for k in cold), key=lambda k: -cold[k]):
             if place in self.ages:
                 continue
-            while self._free(end) < self.size and (oldest := self._oldest(end)) and self.ages[oldest] < 0:
+            older = cold[place]
+            while self._free(end) < self.size and (oldest := self._oldest(end)) and self.ages[oldest] < older:
                 del self.ages[oldest]
             if self._free(end) < self.size:
                 break

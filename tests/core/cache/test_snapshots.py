@@ -116,3 +116,26 @@ def test_spare_snapshots_take_no_room_from_others() -> None:
     kept = pool.end("", [7, 8], 128, [128], [64])
     assert pool.usable([5, 6], 128) == pool.usable([7, 8], 128) == 128
     assert pool.snapshots([5, 6], 128) == [128]  # the spare one went first
+
+
+@given(
+    capacity=st.integers(7, 40),
+    size=st.integers(1, 3),
+    spare=st.lists(st.integers(1, 4), max_size=4, unique=True),
+    before=st.lists(st.integers(1, 4), max_size=4, unique=True),
+)
+def test_what_is_said_to_be_kept_is_there_and_the_more_wanted_spare_ones_are(
+    capacity: int, size: int, spare: list[int], before: list[int]
+) -> None:
+    pool = PrefixPool(PoolSpec(64, size), capacity)
+    for chain, lengths in ((list(range(10, 14)), before), (list(range(4)), spare)):
+        if pool.begin("one", chain, 256) is None:
+            return
+        kept = pool.end("one", chain, 256, [256], [64 * length for length in lengths])
+        there = pool.snapshots(chain, 256)
+        assert [length for length, _ in kept.states if length not in there] == []
+        numbers = [number for _, some in kept.states for number in some]
+        assert len(numbers) == len(set(numbers))
+        wanted = [64 * length for length in lengths if length != 4]
+        assert [length in there for length in wanted] == sorted((length in there for length in wanted), reverse=True)
+        pool.validate()

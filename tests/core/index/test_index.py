@@ -105,6 +105,17 @@ def test_state_is_kept_apart_from_dense_blocks() -> None:
     assert lengths(made) == {A: 64}
 
 
+def test_a_state_counts_for_the_prompts_that_go_through_its_block() -> None:
+    made = index(A, groups={1: 1})
+    made.stored(A, CHAIN[:4], None)
+    made.stored(A, [7001, 7002], CHAIN[0])  # leaves the run of the others after its first block
+    made.stored(A, [CHAIN[2]], None, group=1)
+    assert lengths(made) == {A: 3}
+    assert lengths(made, [CHAIN[0], 7001, 7002]) == {A: 0}
+    made.stored(A, [7002], None, group=1)
+    assert lengths(made, [CHAIN[0], 7001, 7002]) == {A: 3}
+
+
 def test_a_window_needs_its_last_blocks() -> None:
     made = index(A, groups={1: 3})
     made.stored(A, CHAIN[:100], None)

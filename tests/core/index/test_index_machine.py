@@ -15,8 +15,8 @@ from prfaas.core.index.places import Known, Place
 WORDS = (st.lists(st.integers(0, 1), min_size=1, max_size=9) | st.lists(st.just(0), min_size=1, max_size=3)).map(tuple)
 PLACES = [Place(ClusterName(f"c{number % 2}"), NodeName(f"n{number // 2}"), number % 3) for number in (0, 1, 4)]
 TIERS = st.sampled_from(["GPU", "GPU", "CPU"])
-GROUPS = st.sampled_from([{}, {}, {1: 1}, {1: 3}, {1: 1, 2: 2}, {3: 0}])
-NUMBERS = st.sampled_from([None, None, None, 0, 1, 2, 3])
+GROUPS = st.sampled_from([{}, {1: 1}, {1: 1}, {1: 3}, {1: 1, 2: 2}, {3: 0}])
+NUMBERS = st.sampled_from([None, None, 0, 1, 1, 2, 3])
 
 
 class Index(RuleBasedStateMachine):
@@ -85,6 +85,18 @@ class Index(RuleBasedStateMachine):
         place = self.pick(data)
         self.index.close(place)
         self.naive.close(place)
+
+    @rule()
+    def ask_of_all(self) -> None:
+        """Of every path that is held: random words seldom leave one where another goes on."""
+        self.ask(sorted({block for held in self.naive.dense.values() for _, block in held}))
+
+    @precondition(lambda self: self.naive.known)
+    @rule(data=st.data(), word=WORDS, group=st.sampled_from([1, 1, 2]))
+    def stored_state(self, data: st.DataObject, word: Word, group: int) -> None:
+        place, chain = self.pick(data), self.chain(word)
+        self.index.stored(place, chain[-1:], chain[-2] if len(chain) > 1 else None, group=group)
+        self.naive.stored(place, [word], "", group)
 
     @rule(words=st.lists(WORDS, min_size=1, max_size=4))
     def ask(self, words: list[Word]) -> None:

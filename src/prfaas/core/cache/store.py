@@ -226,7 +226,7 @@ class Store:
 
     def take_snapshots(self, end: Node, stops: Sequence[int], spare: Sequence[int]) -> list[tuple[int, list[int]]]:
         """Snapshots at `stops` on the path of `end`, which is pinned: as many as there is room for, first come; then
-        cold ones at `spare`, as many as need only free blocks and those of other cold ones.
+        cold ones at `spare`, as many as need only free blocks and those of cold ones that were there before.
 
         Those that are there are refreshed; returned are the others, each with its stop and its block numbers. Of the
         `stops` the last one goes first.
@@ -251,7 +251,7 @@ class Store:
             age -= 1
             if at.state is not None and at.stop == stop:
                 continue
-            if not self._make_spare_room(size):
+            if not self._make_spare_room(size, age - COLD):
                 break
             taken.append((stop, self._take_snapshot(end, stop, age - COLD)))
         return taken
@@ -269,11 +269,12 @@ class Store:
             self.ages.add(at)
         return state
 
-    def _make_spare_room(self, blocks: int) -> bool:
-        """Evicts cold snapshots until `blocks` are free; False when there are no more."""
+    def _make_spare_room(self, blocks: int, age: int) -> bool:
+        """Evicts cold snapshots older than `age` until `blocks` are free; False when there are no more. (One that was
+        just taken is more wanted than the next, and its room must not be given away under it.)"""
         while self.free.count < blocks:
             node = self.ages.oldest()
-            if node is None or node.used > 0:
+            if node is None or node.used >= age:
                 return False
             self._evict_snapshot(node)
         return True

@@ -16,19 +16,21 @@ class Path:
     __slots__ = ("_runs",)
 
     def __init__(self, run: Run, blocks: int) -> None:
-        self._runs: list[tuple[int, dict[int, int]]] = []
+        self._runs: list[tuple[int, int, dict[int, int]]] = []
         at: Run | None = run
+        ones = (1 << blocks - run.start) - 1
         while at is not None:
             if at.planes:
-                self._runs.append((at.start, at.planes))
+                self._runs.append((at.start, ones, at.planes))
+            ones = (1 << at.at + 1) - 1  # the prompt leaves a run where the next one begins, perhaps before its end
             at = at.parent
 
     def mask(self, planes: set[int]) -> int:
-        """Blocks, by depth, of which any of `planes` has something. Bits beyond the path's end mean nothing."""
+        """Blocks, by depth, of which any of `planes` has something."""
         found = 0
-        for start, masks in self._runs:
+        for start, ones, masks in self._runs:
             for plane in planes & masks.keys():
-                found |= masks[plane] << start
+                found |= (masks[plane] & ones) << start
         return found
 
 
