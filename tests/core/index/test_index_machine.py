@@ -94,7 +94,10 @@ class Index(RuleBasedStateMachine):
     @precondition(lambda self: self.naive.known)
     @rule(data=st.data(), word=WORDS, group=st.sampled_from([1, 1, 2]))
     def stored_state(self, data: st.DataObject, word: Word, group: int) -> None:
-        place, chain = self.pick(data), self.chain(word)
+        place = self.pick(data)
+        held = sorted({block for _, block in self.naive.dense[place]})
+        word = data.draw(st.sampled_from(held)) if held else word
+        chain = self.chain(word)
         self.index.stored(place, chain[-1:], chain[-2] if len(chain) > 1 else None, group=group)
         self.naive.stored(place, [word], "", group)
 
