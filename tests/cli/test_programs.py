@@ -27,10 +27,11 @@ def test_localised_fills_everything_in(tmp_path: Path) -> None:
     topology = localised(read_topology(EXAMPLE), tmp_path / "smollm2-abc")
     assert (topology.model, topology.public_name) == (str(tmp_path / "smollm2-abc"), "smollm2")
     named = list(listeners(topology))
-    assert len(named) == 2 + 2 * 3
+    assert len(named) == 2 + 2 + 2 * 3  # heads, where they hear of caches, nodes
     assert len({endpoint for _, endpoint, _ in named}) == len(named)
     assert all(endpoint.loopback for _, endpoint, _ in named)
     assert topology.clusters["home"].listen == "127.0.0.1:8000"
+    assert all(cluster.events_listen for cluster in topology.clusters.values())
     assert all(node.engine.threads for cluster in topology.clusters.values() for node in cluster.nodes)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from prfaas.cli.caches import replay_dial
 from prfaas.cli.main import cli
 from prfaas.cli.programs import localised
 from prfaas.cli.validate import notes
@@ -111,9 +112,54 @@ def test_up_fills_in_ports_and_cores(file: Path, tmp_path: Path) -> None:
     assert len(ports) == len(set(ports)) == 4 + 4 + 3
     more = FILE.replace("kind: pd", "kind: pd\n    events_listen: 127.0.0.1:9")  # not one that it picks
     file.write_text(more)
-    assert localised(read_topology(file), tmp_path / "model").clusters["home"].events_listen == "127.0.0.1:9"
+    told = localised(read_topology(file), tmp_path / "model").clusters
+    assert told["home"].events_listen == "127.0.0.1:9"
+    assert [one.replay_listen is not None for name in ("home", "far") for one in told[name].nodes] == [
+        True,
+        True,
+        False,
+    ]
     cores = {core for one in nodes for core in getattr(one.engine, "cores", "").split(",")}
     assert cores <= {str(core) for core in os.sched_getaffinity(0)}
+
+
+def test_kv_events_go_to_the_head_which_asks_for_what_it_missed(file: Path, tmp_path: Path) -> None:
+    assert "--kv-events-config" not in flags(command_of(file, "p1", tmp_path)[0])
+    listens = "kind: prfaas\n    events_listen: 0.0.0.0:9100\n    advertise: head.example"
+    file.write_text(FILE.replace("kind: prfaas", listens))
+    given = json.loads(flags(command_of(file, "p1", tmp_path)[0])["--kv-events-config"])
+    told = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://head.example:9100", "topic": "p1"}
+    assert given.pop("replay_endpoint").startswith("tcp://127.0.0.1:")
+    assert given == told
+    both = FILE.replace("kind: prfaas", listens).replace("{name: p1,", f"{{name: p1, {P1} replay_listen: 0.0.0.0:9003,")
+    file.write_text(both)
+    topology = read_topology(file)
+    cluster, found = node(topology, "p1")
+    line = vllm_command(topology, file, cluster, found, tmp_path, {"PRFAAS_VLLM_PYTHON": sys.executable})
+    assert json.loads(flags(line)["--kv-events-config"]) == told | {"replay_endpoint": "tcp://0.0.0.0:9003"}
+    assert replay_dial(found) == "far-1.example:9003"
+    assert [note for note in notes(topology) if "replay" in note] == []
+    file.write_text(both.replace("replay_listen: 0.0.0.0:9003,", ""))
+    (note,) = [note for note in notes(read_topology(file)) if "replay" in note]
+    assert note.startswith("unless `prfaas up` starts it, node p1 of far has no `replay_listen`")
+    cluster, found = node(read_topology(file), "p1")
+    assert replay_dial(found) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "at", "words"),
+    [
+        ("", "127.0.0.1:9", "replay_listen: its cluster has no `events_listen`"),
+        ("events_listen: 127.0.0.1:8", "localhost:9", "replay_listen: got localhost:9; expected an IPv4 address"),
+        ("events_listen: 127.0.0.1:9", "127.0.0.1:9", "port 9 is taken by clusters.far.events_listen"),
+        ("events_listen: '[::1]:8'", "127.0.0.1:9", r"vLLM \(p1\) would listen at an IPv6 address itself"),
+    ],
+)
+def test_where_events_cannot_be_replayed(file: Path, head: str, at: str, words: str) -> None:
+    text = FILE.replace("kind: prfaas", f"kind: prfaas\n    {head}")
+    file.write_text(text.replace("{name: p1,", f"{{name: p1, replay_listen: '{at}',"))
+    with pytest.raises(ConfigError, match=words):
+        read_topology(file)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ def test_the_names_are_those_of_the_catalog() -> None:
         ("policy: {kind: threshold, threshold: 512}\n", Policy(kind="threshold", threshold=512)),
         ("policy: {kind: pull, order: 0.5}\n", Policy(kind="pull", order=0.5)),
         ("policy: {order: 4}\n", Policy(order=4.0)),
+        ("policy: {short_remainder: 64}\n", Policy(short_remainder=64)),
     ],
 )
 def test_what_is_said_and_what_is_left_out(tmp_path: Path, section: str, expected: Policy) -> None:
@@ -44,3 +45,18 @@ def test_what_is_said_and_what_is_left_out(tmp_path: Path, section: str, expecte
 def test_an_order_has_bounds(tmp_path: Path, order: str) -> None:
     with pytest.raises(ConfigError, match=r"policy\.order: got"):
         read(tmp_path, f"policy: {{order: {order}}}\n")
+
+
+@pytest.mark.parametrize("tokens", ["-1", "1048577", "none"])
+def test_a_short_remainder_has_bounds(tmp_path: Path, tokens: str) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.short_remainder: got"):
+        read(tmp_path, f"policy: {{short_remainder: {tokens}}}\n")
+
+
+def test_what_a_short_remainder_is_when_it_is_left_out() -> None:
+    assert Policy().remainder == 512
+    assert Policy(short_remainder=0).remainder == 0
+    for kind in NAMES:
+        if kind != "ours":
+            assert Policy(kind=kind).remainder == 0  # type: ignore[arg-type]
+            assert Policy(kind=kind, short_remainder=9).remainder == 9  # type: ignore[arg-type]

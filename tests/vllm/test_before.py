@@ -53,6 +53,9 @@ def test_addresses_are_those_of_vllm_and_of_the_connector(tmp_path: Path, more: 
         ("`data_listen`", "127.0.0.1:3"),
         ("`data_listen`, rank 1", "127.0.0.1:4"),
     ]
+    events = json.dumps({"endpoint": "tcp://h:4", "replay_endpoint": "tcp://127.0.0.1:5"})
+    told = arguments(tmp_path, 1, 2, 3, "--kv-events-config", events)
+    assert ("`replay_listen`", "127.0.0.1:5") in list(listeners(told, ENVIRON))
     nixl = ENVIRON | {"VLLM_NIXL_SIDE_CHANNEL_HOST": "::1", "VLLM_NIXL_SIDE_CHANNEL_PORT": "9"}
     line = ["dir", "--port=8", "--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector"})]
     assert list(listeners(line, nixl)) == [("vLLM's `listen`", "0.0.0.0:8"), ("`nixl_listen`", "[::1]:9")]

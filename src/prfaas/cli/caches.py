@@ -41,6 +41,12 @@ def events_dial(cluster: Cluster) -> Endpoint | None:
     return None if at is None else Endpoint.at(cluster.advertise or at.host, at.port)
 
 
+def replay_dial(node: Node) -> Endpoint | None:
+    """Where a node of vLLM's is asked what was missed of its KV events; None where it answers nobody."""
+    at = node.replay_listen
+    return None if at is None else Endpoint.at(node.advertise or at.host, at.port)
+
+
 def hear_nodes(
     topology: Topology,
     environment: Environment,
@@ -54,7 +60,7 @@ def hear_nodes(
     cluster = topology.clusters[exchange.cluster]
     if cluster.events_listen is None:
         return False
-    foreign = [node.id for node in cluster.nodes if isinstance(node.engine, VllmEngine)]
+    foreign = {node.id: replay_dial(node) for node in cluster.nodes if isinstance(node.engine, VllmEngine)}
     nodes = KVNodes(
         exchange,
         cluster.events_listen,

@@ -107,7 +107,12 @@ def settings(topology: Topology, name: ClusterName) -> GatewaySettings:
         model=topology.public_name,
         sources=(*remote, Source(name, home_link(name), home=True)),
         policy=RouterPolicy(
-            Threshold(policy.threshold), limits.whole_prompt, limits.attempts, policy.kind, policy.order
+            Threshold(policy.threshold),
+            limits.whole_prompt,
+            limits.attempts,
+            policy.kind,
+            policy.order,
+            policy.remainder,
         ),
         credit_lease_ms=limits.leases.credit_ns // 1_000_000,
         poll_s=limits.health_interval_ns / 1e9,

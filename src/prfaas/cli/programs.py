@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from prfaas.cli.ports import free_ports
-from prfaas.config.checks import listeners
+from prfaas.config import checks
 from prfaas.config.topology import Cluster, Node, Topology, TransformersEngine, VllmEngine
 from prfaas.config.units import Endpoint
 
@@ -64,11 +64,17 @@ def localised(topology: Topology, model: Path) -> Topology:
 
     Raises ConfigError when there are no free ports.
     """
-    taken = list(listeners(topology))
+    taken = list(checks.listeners(topology))
     nodes = [node for cluster in topology.clusters.values() for node in cluster.nodes]
     given = [cluster.listen for cluster in topology.clusters.values()]
     given += [endpoint for node in nodes for endpoint in node.listeners.values()]
     given += [cluster.events_listen for cluster in topology.clusters.values() if _tells(cluster)]
+    given += [
+        node.replay_listen
+        for cluster in topology.clusters.values()
+        for node in cluster.nodes
+        if _replays(cluster, node)
+    ]
     wanted = sum(endpoint is None for endpoint in given)
     free = iter(free_ports(wanted, {endpoint.port for _, endpoint, _ in taken}))
     threads = max(1, len(_cores()) // len(nodes))
@@ -77,21 +83,22 @@ def localised(topology: Topology, model: Path) -> Topology:
     def listen(given: Endpoint | None) -> Endpoint:
         return given if given is not None else Endpoint.at("127.0.0.1", next(free))
 
-    def local(node: Node) -> Node:
+    def local(node: Node, replays: bool) -> Node:
         engine = node.engine
         share = next(shares)
         if isinstance(engine, TransformersEngine) and engine.threads is None:
             engine = replace(engine, threads=threads)
         if isinstance(engine, VllmEngine) and engine.device == "cpu" and engine.cores is None:
             engine = replace(engine, cores=share)
-        return replace(node, engine=engine, **{key: listen(given) for key, given in node.listeners.items()})
+        listeners = node.listeners | ({"replay_listen": node.replay_listen} if replays else {})
+        return replace(node, engine=engine, **{key: listen(given) for key, given in listeners.items()})
 
     clusters = {
         name: replace(
             cluster,
             listen=listen(cluster.listen),
             events_listen=listen(cluster.events_listen) if _tells(cluster) else cluster.events_listen,
-            nodes=tuple(local(node) for node in cluster.nodes),
+            nodes=tuple(local(node, _replays(cluster, node)) for node in cluster.nodes),
         )
         for name, cluster in topology.clusters.items()
     }
@@ -101,6 +108,11 @@ def localised(topology: Topology, model: Path) -> Topology:
 def _tells(cluster: Cluster) -> bool:
     """Whether a node of `cluster` tells of its cache unasked. (vLLM does where the file says so: it costs it time.)"""
     return any(not isinstance(node.engine, VllmEngine) and node.engine.prefix_cache for node in cluster.nodes)
+
+
+def _replays(cluster: Cluster, node: Node) -> bool:
+    """Whether it is of vLLM's and tells of its cache, so that it is asked again what was missed."""
+    return cluster.events_listen is not None and isinstance(node.engine, VllmEngine)
 
 
 def _reached(listen: Endpoint | None) -> Endpoint:

@@ -14,7 +14,7 @@ from prfaas.config.checks import unlisted
 from prfaas.config.document import read_document
 from prfaas.config.environment import wants_keys
 from prfaas.config.reader import read_topology
-from prfaas.config.topology import Topology
+from prfaas.config.topology import Topology, VllmEngine
 from prfaas.core.errors import ConfigError
 from prfaas.model.fetch import present_model
 
@@ -51,6 +51,10 @@ def notes(topology: Topology) -> Iterator[str]:
         if 0 < len(missing) < len(node.listeners):
             listed = ", ".join(f"`{key}`" for key in missing)
             yield f"only `prfaas up` can start node {node.name} of {cluster_name}: it has no {listed}"
+        events = topology.clusters[cluster_name].events_listen
+        if events is not None and isinstance(node.engine, VllmEngine) and node.replay_listen is None:
+            lacks = "has no `replay_listen`: what its head misses of its KV events stays unknown"
+            yield f"unless `prfaas up` starts it, node {node.name} of {cluster_name} {lacks}"
 
 
 def described(topology: Topology) -> str:

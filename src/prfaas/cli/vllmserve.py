@@ -113,13 +113,15 @@ def vllm_command(
 
 
 def _kv_events(cluster: Cluster, node: Node) -> str | None:
-    """`--kv-events-config`: to the head, which tells nodes apart by topic. (With a host, vLLM's publisher dials.)"""
-    endpoint = events_dial(cluster)
+    """`--kv-events-config`: to the head, which tells nodes apart by topic. (With a host, vLLM's publisher dials.) What
+    was missed is had again at the node, where it listens for that."""
+    endpoint, replay = events_dial(cluster), node.replay_listen
     if endpoint is None:
         return None
-    return json.dumps(
-        {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://{endpoint}", "topic": node.name}
-    )
+    said = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://{endpoint}", "topic": node.name}
+    if replay is not None:
+        said |= {"replay_endpoint": f"tcp://{replay}"}
+    return json.dumps(said)
 
 
 def kv_transfer_config(engine: VllmEngine, file: Path, cluster: ClusterName, node: Node) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """What a head knows of its nodes' prefix caches: it hears them, follows them, and passes on what changed.
 
 It knows which nodes there are (from the roster), where each is asked and whose hashes are canonical; it does not know
-what the index is asked for. A node of ours says in its own words where it answers; one of vLLM's has no such place.
+what the index is asked for. A node of ours says in its own words where it answers; of one of vLLM's the file says it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Mapping
 from enum import Enum
 
 from prfaas.cluster.enginemap import Roots
@@ -22,6 +22,8 @@ from prfaas.core.index.places import Known, Place
 from prfaas.runtime.metrics import Metrics
 from prfaas.wire.control import NodeInfo
 
+NO_FOREIGN: Mapping[NodeName, Endpoint | None] = {}
+
 
 class Kind(Enum):
     """How a node's cache is known."""
@@ -33,7 +35,8 @@ class Kind(Enum):
 
 class KVNodes:
     """The caches of one cluster's nodes, in the index of `exchange`. `at`: where nodes send their events; `foreign`:
-    nodes whose engine has hashes of its own; `secret`: what ours demand of who asks. Raises ConfigError."""
+    nodes whose engine has hashes of its own, and where each is asked again what was missed (None: nowhere, so that it
+    stays unknown); `secret`: what ours demand of who asks. Raises ConfigError."""
 
     def __init__(
         self,
@@ -43,10 +46,10 @@ class KVNodes:
         roots: Roots,
         metrics: Metrics,
         *,
-        foreign: Collection[NodeName] = (),
+        foreign: Mapping[NodeName, Endpoint | None] = NO_FOREIGN,
         secret: str = "",
     ) -> None:
-        self._exchange, self._foreign = exchange, frozenset(foreign)
+        self._exchange, self._foreign = exchange, dict(foreign)
         self._cluster: ClusterName = exchange.cluster
         self._follower = KVFollower(self._cluster, exchange.change, roots, secret=secret)
         self._reader = KVEventsReader(at, (), metrics, self._follower.heard)
@@ -75,8 +78,10 @@ class KVNodes:
             self._exchange.change(Opened(self._place(sight.node), Epoch(info.epoch), known=Known.WHOLLY))
             return
         self._reader.hear(sight.node)
-        answers = info.kv_events[0] if info.kv_events else None
-        replay = None if answers is None else Endpoint.at(answers.host, answers.port)
+        if kind is Kind.FOREIGN:
+            replay = self._foreign[sight.node]
+        else:
+            replay = Endpoint.at(info.kv_events[0].host, info.kv_events[0].port)
         self._follower.met(sight.node, replay, ours=kind is Kind.OURS)
 
     def gone(self, node: NodeName) -> None:

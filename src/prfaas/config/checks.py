@@ -6,6 +6,7 @@ It knows what clusters, roles and links mean to each other; it does not know YAM
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 
 from prfaas.config.document import Where
@@ -15,6 +16,7 @@ from prfaas.config.vllmflags import taken
 
 EMULATED = "emulated"
 """The model without weights."""
+IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+")
 LONGEST_RTT = Duration.parse("10s")
 """No line on earth, nor by satellite, has a longer round trip."""
 
@@ -42,6 +44,14 @@ def _cluster(where: Where, cluster: Cluster) -> Iterator[Problem]:
         if cluster.kind == "prfaas" and node.role == "decode":
             yield (*here, "role"), "a prfaas cluster only prefills; expected prefill, or a cluster of kind pd"
         yield from _node(here, node)
+        if node.replay_listen is not None:
+            yield from _replay((*here, "replay_listen"), cluster, node, node.replay_listen)
+    events = cluster.events_listen
+    if events is not None and ":" in (cluster.advertise or events.host):
+        for node in cluster.nodes:
+            if isinstance(node.engine, VllmEngine):
+                what = f"vLLM ({node.name}) would listen at an IPv6 address itself; expected an IPv4 address or a name"
+                yield (*where, "events_listen"), what
     if cluster.kind == "pd" and not cluster.of_role("decode"):
         yield (*where, "nodes"), "a pd cluster without a decode node; expected at least one with role: decode"
 
@@ -59,6 +69,15 @@ def _node(where: Where, node: Node) -> Iterator[Problem]:
         return
     if engine.kv_blocks is not None and engine.kv_memory_bytes is not None:
         yield (*where, "engine", "kv_memory"), "given together with kv_blocks; expected one of them"
+
+
+def _replay(where: Where, cluster: Cluster, node: Node, at: Endpoint) -> Iterator[Problem]:
+    if not isinstance(node.engine, VllmEngine):
+        yield where, "a node with this engine has no such listener; it says itself where it answers; expected none"
+    elif cluster.events_listen is None:
+        yield where, "its cluster has no `events_listen`, so it sends no KV events; expected both, or none"
+    elif not IPV4.fullmatch(at.host):
+        yield where, f"got {at}; expected an IPv4 address and a port, since vLLM resolves no names there"
 
 
 def unlisted(node: Node) -> list[str]:
@@ -170,6 +189,8 @@ def listeners(topology: Topology) -> Iterator[tuple[Where, Endpoint, str | None]
             for key, endpoint in node.listeners.items():
                 if endpoint is not None:
                     yield (*where, "nodes", at, key), endpoint, node.advertise
+            if node.replay_listen is not None:
+                yield (*where, "nodes", at, "replay_listen"), node.replay_listen, node.advertise
 
 
 def _secrets(topology: Topology) -> Iterator[Problem]:

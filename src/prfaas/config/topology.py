@@ -204,6 +204,13 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Endpoint | None,
         Meta(description="Of kind vllm: NixlConnector's side channel. Left out: `up` picks a free port."),
     ] = None
+    replay_listen: Annotated[
+        Endpoint | None,
+        Meta(
+            description="Of kind vllm, where its cluster has `events_listen`: where it tells its head again what KV "
+            "events that missed. Left out: `up` picks a free port; else what is missed stays unknown."
+        ),
+    ] = None
     advertise: Advertise = None
 
     @property
@@ -274,6 +281,10 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return LinkName(f"{self.source}->{self.target}")
 
 
+SHORT_REMAINDER = 512
+"""Tokens: a chunk of prefill beside a decode batch, which so waits for a step or two longer."""
+
+
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which cluster prefills what. The policies are those of `prfaas simulate`."""
 
@@ -295,6 +306,20 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "first come, first served. Left out: 1 for ours, else 0."
         ),
     ] = None
+    short_remainder: Annotated[
+        Annotated[int, Meta(ge=0, le=1 << 20)] | None,
+        Meta(
+            description="Tokens. A decode node that holds all of a prompt but so many at most computes them itself, "
+            "and nothing is handed over. 0: never. Left out: 512 for ours, else 0."
+        ),
+    ] = None
+
+    @property
+    def remainder(self) -> int:
+        """`short_remainder`, or what it is when it is left out."""
+        if self.short_remainder is not None:
+            return self.short_remainder
+        return SHORT_REMAINDER if self.kind == "ours" else 0
 
 
 class Leases(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from prfaas.core.ids import ClusterName, NodeName
 from prfaas.core.index.answer import BLOCK_TOKENS
 from prfaas.core.index.index import PrefixIndex
-from prfaas.core.index.places import Place
+from prfaas.core.index.places import Known, Place
 from prfaas.core.routing.cached import NOTHING, Cached
 from prfaas.core.routing.view import View
 
@@ -38,10 +38,12 @@ class Caches:
                 continue
             same = holders[place.cluster] if tokens == clusters.get(place.cluster) else ()
             clusters[place.cluster], holders[place.cluster] = tokens, (*same, place.node)
-        heard = {place.cluster for place in self._index.places() if self._prefills(place)}
-        doubtful = {place.cluster for place in answer.unknown if self._prefills(place)}
+        heard = {place.cluster: True for place in self._index.places() if self._prefills(place)}
+        for place, (_, known) in self._index.places().items():
+            if known is not Known.WHOLLY and self._prefills(place):
+                heard[place.cluster] = False
         names = [source.cluster for source in self._view.sources]
-        unknown = tuple(name for name in names if name not in heard or name in doubtful)
+        unknown = tuple(name for name in names if not heard.get(name))
         worth = {name: nodes for name, nodes in holders.items() if 2 * clusters[name] >= len(chain) * BLOCK_TOKENS}
         return Cached(clusters, worth, decoders, unknown)
 

@@ -1,6 +1,6 @@
 """Which cluster prefills and which node decodes: pure choices over the view, each with its reason.
 
-It knows the view and the threshold; it does not know requests' lives (see `router`).
+It knows the view, the threshold and what is cached; it does not know requests' lives (see `router`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from prfaas.core.ids import ClusterName, NodeName
+from prfaas.core.routing.cached import Cached
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import Source, View
 
@@ -70,6 +71,36 @@ def choose_decoder(
     if not ready:
         return None
     return min(ready, key=lambda d: (view.assigned.get(d.node, 0), d.running, -held.get(d.node, 0), d.node)).node
+
+
+def choose_holder(
+    view: View,
+    tokens: int,
+    remainder: int,
+    cached: Cached,
+    clusters: AbstractSet[ClusterName],
+    nodes: AbstractSet[NodeName],
+) -> NodeName | None:
+    """The decode node that holds all of a prompt of `tokens` tokens but a short rest, and may so compute it whole; None
+    when there is none.
+
+    The rest is at most `remainder` tokens, at most what it holds, and at most what any cluster that can prefill would
+    have to compute: so nobody has less to do, and nothing is handed over. What it decodes waits for it meanwhile, so a
+    node that has more than a quarter more to do than the least busy one is not chosen. `clusters` and `nodes` failed
+    this request before.
+    """
+    rest = {node: tokens - min(held, tokens - 1) for node, held in cached.decoders.items()}
+    most = min(remainder, tokens // 2)
+    for source in view.sources:
+        if source.cluster not in clusters and view.ready(source, tokens):
+            most = min(most, tokens - cached.at(source.cluster, tokens))
+    if not any(left <= most for left in rest.values()):
+        return None
+    ready = [d for d in view.decoders.values() if d.ready and d.node not in nodes and tokens <= d.max_tokens]
+    loads = {d.node: max(d.running, view.assigned.get(d.node, 0)) for d in ready}
+    least = min(loads.values(), default=0)
+    able = [node for node, load in loads.items() if rest.get(node, tokens) <= most and 4 * load <= 5 * least]
+    return min(able, key=lambda node: (rest[node], loads[node], node), default=None)
 
 
 def _crowd(view: View, source: Source) -> tuple[float, str]:

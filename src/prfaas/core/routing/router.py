@@ -18,7 +18,7 @@ from prfaas.core.routing.catalog import DEFAULT
 from prfaas.core.routing.chooser import Chooser
 from prfaas.core.routing.effects import Ended
 from prfaas.core.routing.events import Arrived, Claimed, CreditGranted, NodeLost, RequestEvent
-from prfaas.core.routing.placement import choose_decoder
+from prfaas.core.routing.placement import choose_decoder, choose_holder
 from prfaas.core.routing.request import Effect, Life, NoPlace, Place, RequestLife, Tried
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import DecodeLost, DecodeSeen, Source, SourceSeen, View
@@ -30,13 +30,15 @@ RouterEvent = RequestEvent | SourceSeen | DecodeSeen | DecodeLost
 class RouterPolicy:
     """`threshold` t, tokens; `whole_limit`: longest prompt, tokens, that a decode node may compute whole; `attempts`:
     places that are tried for one request before its error is shown. `kind`: a name of `catalog`; `order`: see
-    `Policy.order`, None: the policy's own."""
+    `Policy.order`, None: the policy's own. `remainder`: tokens of a prompt that a decode node which holds the rest
+    computes itself, see `placement.choose_holder`; 0: none does."""
 
     threshold: Threshold
     whole_limit: int
     attempts: int
     kind: str = DEFAULT
     order: float | None = None
+    remainder: int = 0
 
 
 class Router:
@@ -131,6 +133,10 @@ class Router:
         self._ledger.validate({request: life.stage for request, life in self.requests.items()})
 
     def _plan(self, now_ns: int, request: RequestId, tokens: int, cached: Cached, tried: Tried) -> Place | NoPlace:
+        holder = self._holder(tokens, cached, tried)
+        if holder is not None:
+            held = min(cached.decoders[holder], tokens - 1)
+            return Place(holder, None, LinkName(""), False, "held", cached=held)
         node = choose_decoder(self.view, tokens, tried.nodes, cached.decoders)
         if node is None:
             return self._no_decoder(tokens, tried)
@@ -155,6 +161,14 @@ class Router:
         return Place(
             node, source.cluster, source.link, not source.home, choice.reason, choice.unknown, choice.scores, held
         )
+
+    def _holder(self, tokens: int, cached: Cached, tried: Tried) -> NodeName | None:
+        """A node that computes it whole because it holds most of it. What it holds may be gone when it begins: so it is
+        never given more than it may compute without."""
+        policy = self._policy
+        if not (policy.remainder and cached.decoders) or tried.stays or tokens > policy.whole_limit:
+            return None
+        return choose_holder(self.view, tokens, policy.remainder, cached, tried.clusters, tried.nodes)
 
     def _no_decoder(self, tokens: int, tried: Tried) -> NoPlace:
         ready = [d for d in self.view.decoders.values() if d.ready]

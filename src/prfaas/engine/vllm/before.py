@@ -48,6 +48,9 @@ def listeners(arguments: Sequence[str], environ: Mapping[str, str]) -> Iterator[
     """Where that server will listen: what for, and the address. Raises ConfigError."""
     said = _flags(arguments)
     yield "vLLM's `listen`", Endpoint.at(said.host or "0.0.0.0", said.port)
+    replay = said.kv_events_config.get("replay_endpoint") if isinstance(said.kv_events_config, dict) else None
+    if isinstance(replay, str) and replay.startswith("tcp://"):
+        yield "`replay_listen`", Endpoint(replay.removeprefix("tcp://"))
     for config in _connectors(said.kv_transfer_config):
         if config.get("kv_connector") == "PrfaasConnector":
             settings = read_settings(config.get("kv_connector_extra_config", {}), environ)
@@ -65,6 +68,7 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--kv-transfer-config", type=json.loads, default={})
+    parser.add_argument("--kv-events-config", type=json.loads, default={})
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     # vLLM takes underscores for hyphens.
     named = [word.split("=", 1) if word.startswith("--") else [word] for word in arguments]
