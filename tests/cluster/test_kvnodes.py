@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import zmq
@@ -82,14 +82,23 @@ class Watched:
 
 
 class Head:
-    """The head of `far`, and another head that follows it."""
+    """The head of `far`. `foreign`: see `KVNodes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, foreign: Mapping[NodeName, Endpoint | None] | None = None) -> None:
         self.at = Endpoint.at("127.0.0.1", free_ports(1, set())[0])
         self.changed = asyncio.Event()
         self.exchange = Telltale(self.changed)
+        self.metrics = Metrics()
         watched: Any = Watched()
-        self.nodes = KVNodes(self.exchange, self.at, watched, lambda salt, adapter: ROOT, Metrics(), secret=SECRET)
+        self.nodes = KVNodes(
+            self.exchange,
+            self.at,
+            watched,
+            lambda salt, adapter: ROOT,
+            self.metrics,
+            foreign=foreign or {},
+            secret=SECRET,
+        )
 
     def usable(self, index: PrefixIndex | None = None) -> int:
         return (index or self.exchange.index).usable(block_hashes(TOKENS, ROOT)).in_cluster(CLUSTER)

@@ -63,6 +63,8 @@ class HeadLimits:
     policy: str = "threshold"
     events: Mapping[ClusterName, Endpoint] = field(default_factory=dict)
     """Where heads hear of prefix caches; none: nobody knows of any."""
+    remainder: int = 0
+    """See `RouterPolicy`."""
 
 
 class Program(ABC):
@@ -193,7 +195,9 @@ class GatewayProgram(Program):
                 cluster=HOME,
                 model=MODEL,
                 sources=(Source(FAR, LINK, False, LINK_BPS), Source(HOME, LinkName("home->home"), True)),
-                policy=RouterPolicy(Threshold(limits.threshold), limits.whole_limit, 4, limits.policy),
+                policy=RouterPolicy(
+                    Threshold(limits.threshold), limits.whole_limit, 4, limits.policy, remainder=limits.remainder
+                ),
                 credit_lease_ms=5000,
                 poll_s=POLL_S,
             ),
