@@ -238,6 +238,29 @@ async def test_a_head_that_restarts_is_read_anew_and_one_that_is_silent_is_unkno
             await again.listening.close()
 
 
+@pytest.mark.parametrize("log_hashes", [1 << 10, 1])
+async def test_a_line_that_is_down_for_a_while(log_hashes: int) -> None:
+    """The head lives on and nobody hears it: unknown, then all that happened meanwhile, from its log or anew."""
+    far = await far_head(epoch=1, log_hashes=log_hashes)
+    far.exchange.change(Opened(PLACES[0], Epoch(5), {}, Known.WHOLLY))
+    far.exchange.change(Stored(PLACES[0], tuple(CHAINS[0]), None))
+    async with gateway(far, stale_s=0.3) as index:
+        await index.until(lambda: index.usable(CHAINS[0]).in_cluster(FAR) == 40 * 64)
+        await far.listening.close()
+        await index.until(lambda: index.usable(CHAINS[0]).unknown == (PLACES[0],))
+        far.exchange.change(Removed(PLACES[0], tuple(CHAINS[0][9:])))
+        far.exchange.change(Stored(PLACES[0], tuple(CHAINS[2]), None))
+        app = make_app(max_body_bytes=1000, keys=(SECRET,))
+        far.exchange.add_to(app.router)
+        again = await serve(app, "127.0.0.1", far.listening.port)
+        try:
+            await index.until(lambda: index.usable(CHAINS[2]).in_cluster(FAR) == 40 * 64)
+            assert index.usable(CHAINS[0]).in_cluster(FAR) == 9 * 64
+            assert index.usable(CHAINS[0]).tells_all_of(FAR)
+        finally:
+            await again.close()
+
+
 async def test_who_has_no_secret_is_told_nothing() -> None:
     far = await far_head()
     far.exchange.change(Opened(PLACES[0], Epoch(1), {}, Known.WHOLLY))

@@ -126,6 +126,7 @@ async def two_clusters(
     threshold: int = THRESHOLD,
     events: Mapping[ClusterName, Endpoint] | None = None,
     remainder: int = 0,
+    stale_s: float = 30.0,
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
     limits = HeadLimits(
@@ -141,6 +142,7 @@ async def two_clusters(
         policy,
         events or {},
         remainder,
+        stale_s,
     )
     tasks, text, listed = Tasks(), Text.load(rig.directory), [*far, *home, *decoders]
     async with make_session(SECRET) as session, make_session() as public:

@@ -65,6 +65,8 @@ class HeadLimits:
     """Where heads hear of prefix caches; none: nobody knows of any."""
     remainder: int = 0
     """See `RouterPolicy`."""
+    stale_s: float = 30.0
+    """So long may a head be silent until its caches are unknown."""
 
 
 class Program(ABC):
@@ -188,7 +190,8 @@ class GatewayProgram(Program):
         roster = self._roster(HOME, ("prefill", "decode"), nodes, metrics, self._taken)
         exchange, runs = self._caches(HOME, roster, metrics)
         if limits.events:
-            runs.append(partial(exchange.follow, FAR, self._service_url, self._session, wait_ms=500, pause_s=0.02))
+            follow = partial(exchange.follow, wait_ms=200, stale_s=limits.stale_s, pause_s=0.02)
+            runs.append(partial(follow, FAR, self._service_url, self._session))
         self.index = exchange.index
         gateway = Gateway(
             GatewaySettings(

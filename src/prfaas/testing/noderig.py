@@ -186,6 +186,8 @@ class Rig:
     stack: AsyncExitStack
     network: MemoryNetwork = field(default_factory=MemoryNetwork)
     nodes: dict[str, Node] = field(default_factory=dict)
+    telling: dict[str, tuple[Endpoint, asyncio.Task[None]]] = field(default_factory=dict)
+    """Of nodes that tell of their prefix caches: to whom, and who does it."""
 
     async def node(
         self,
@@ -245,8 +247,15 @@ class Rig:
         publisher = KVPublisher(name, epoch, events, replay=at, secret=SECRET, snapshot=telling.snapshot)
         telling.publish = publisher.publish
         task = asyncio.create_task(publisher.run())
-        self.stack.callback(task.cancel)
+        self.telling[name] = events, task
+        self.stack.push_async_callback(self.hush, name)
         return telling, [Address(at.host, publisher.replay_port)]
+
+    async def hush(self, name: str) -> None:
+        """The node of that name tells nobody of its cache any more. Harmless when it tells nothing."""
+        if name in self.telling:
+            self.telling[name][1].cancel()
+            await asyncio.gather(self.telling[name][1], return_exceptions=True)
 
     async def settled(self) -> None:
         """Nothing is held anywhere, and no background task failed."""

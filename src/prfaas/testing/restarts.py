@@ -31,13 +31,16 @@ async def kill(rig: Rig, node: Node) -> None:
     for connection in list(node.transport.connections):
         connection.reset()
     hang_up(node.listening)
+    await rig.hush(node.identity.name)
     rig.nodes.pop(node.identity.name, None)
     await node.server.close()
 
 
 async def revive(rig: Rig, node: Node, nodes: list[Node]) -> Node:
     """A new incarnation of a killed `node`, at its address; it takes the old one's place in `nodes`."""
-    made = await rig.node(node.identity.name, node.identity.role, limits=node.engine.limits, port=node.listening.port)
+    name, role = node.identity.name, node.identity.role
+    events = rig.telling[name][0] if name in rig.telling else None
+    made = await rig.node(name, role, limits=node.engine.limits, port=node.listening.port, events=events)
     nodes[nodes.index(node)] = made
     return made
 
