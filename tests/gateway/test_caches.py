@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -182,7 +183,7 @@ async def test_a_decode_node_that_holds_it_computes_the_rest(rig: Rig, decisions
         assert (await alone.complete(more, max_tokens=5)).text == answer.text
         longer = prompt + words(66, 5)
         await ask(grid, longer)
-        assert decisions[-1].reason == "short", "74 are left, and 64 are few"
+        assert (decisions[-1].reason, decisions[-1].cached) == ("long", 0), "74 are left, and 64 are few"
 
 
 async def test_what_a_decode_node_holds_no_more_is_computed_and_right(rig: Rig, decisions: list[Decided]) -> None:
@@ -205,8 +206,19 @@ async def test_a_client_that_leaves_while_the_rest_is_computed(rig: Rig, decisio
     async with knowing(rig, remainder=64) as grid:
         prompt = words(200)
         await computed_by(grid, 0, prompt)
-        async with grid.asking(prompt + words(20), max_tokens=100):
-            await until(lambda: decisions[-1].reason == "held" and grid.gateway.in_flight == 1, "it is placed")
+        begun, engine = asyncio.Event(), grid.decoders[0].engine
+
+        async def stuck(index: int) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        engine.before_token = stuck
+        async with grid.asking(prompt + words(20)):
+            await begun.wait()
+            assert [one.reason for one in decisions] == ["held"]
+            assert grid.decoders[0].held[0] > 0
+        await grid.settled()
+        assert sum(decoders_hold(grid, prompt).values()) == 192, "what it held it holds"
 
 
 @pytest.mark.parametrize("which", ["far", "home", "decoder"])

@@ -29,7 +29,7 @@ class Metrics:
     prfaas_transfers_in_use{node}          transfers that hold anything
     prfaas_prefill_nodes_ready{cluster}    for each cluster that a gateway may send prefills to
     prfaas_members{cluster,role,state}     nodes of a cluster as its head knows them; states as in docs/states.md
-    prfaas_unknown_signals_total{signal}   decisions that lacked it: speed:CLUSTER, bandwidth:CLUSTER, kv_bytes
+    prfaas_unknown_signals_total{signal}   decisions that lacked it: speed:CLUSTER, cache:CLUSTER, ...
     prfaas_kv_events_total{node,kind}      told of prefix caches: stored, removed, cleared; lost, broken
     """
 
