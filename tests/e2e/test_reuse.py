@@ -8,7 +8,7 @@ import pytest
 
 from prfaas.testing.noderig import Answer
 from tests.e2e.conftest import Reference
-from tests.e2e.system import System
+from tests.e2e.system import System, until
 from tests.e2e.test_answers import ask
 from tests.e2e.texts import licences
 
@@ -56,4 +56,26 @@ def test_a_long_prompt_far_away_is_computed_once(tiny: System, one_process: Refe
         assert answer.text == one_process(prompt, 12)
         assert cached(answer) == hit
         assert computed(tiny, "far-prefill") - before == 1999 - hit
+    tiny.settled()
+
+
+def test_the_next_turn_of_a_chat_is_left_to_who_has_it(tiny: System, one_process: Reference) -> None:
+    """The decode node has the answer too, so it has less to do than the node that prefilled the turn before."""
+    said = licences()[15000:15200]
+    body: dict[str, Any] = {"model": tiny.model, "temperature": 0, "max_tokens": 100}
+    first, route = ask(tiny.url, body | {"prompt": said})
+    assert route == "local; cluster=home; reason=short"
+    said += first.text + " And what else?"
+    answers: list[tuple[Answer, float]] = []
+
+    def held() -> bool:
+        before = computed(tiny, "home-prefill")
+        answer, route = ask(tiny.url, body | {"prompt": said, "max_tokens": 12})
+        answers.append((answer, computed(tiny, "home-prefill") - before))
+        return route == "local; cluster=home; reason=held"
+
+    until("the gateway knows what the decode node holds", held)
+    answer, prefilled = answers[-1]
+    assert (cached(answer) >= 256, cached(answer) % 64, prefilled) == (True, 0, 0)
+    assert answer.text == one_process(said, 12)
     tiny.settled()

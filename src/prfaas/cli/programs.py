@@ -106,8 +106,9 @@ def localised(topology: Topology, model: Path) -> Topology:
 
 
 def _tells(cluster: Cluster) -> bool:
-    """Whether a node of `cluster` tells of its cache unasked. (vLLM does where the file says so: it costs it time.)"""
-    return any(not isinstance(node.engine, VllmEngine) and node.engine.prefix_cache for node in cluster.nodes)
+    """Whether a node of `cluster` tells of its cache unasked, or that it keeps none. (vLLM does where the file says so:
+    it costs it time.)"""
+    return any(not isinstance(node.engine, VllmEngine) for node in cluster.nodes)
 
 
 def _replays(cluster: Cluster, node: Node) -> bool:
