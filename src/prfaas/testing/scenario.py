@@ -128,10 +128,10 @@ class World:
             driver.later(delay * MS, event)
 
 
-def router(threshold: int = 1000, whole_limit: int = 8000, kind: str = "threshold") -> Router:
+def router(threshold: int = 1000, whole_limit: int = 8000, kind: str = "threshold", remainder: int = 0) -> Router:
     """A router of one PD cluster `home` and one PrfaaS cluster `far`, by policy `kind`."""
     sources = (Source(FAR, LinkName("far->home"), False, 10**9, 20 * MS), Source(HOME, LinkName("home->home"), True))
-    return Router(HOME, sources, RouterPolicy(Threshold(threshold), whole_limit, 4, kind))
+    return Router(HOME, sources, RouterPolicy(Threshold(threshold), whole_limit, 4, kind, remainder=remainder))
 
 
 def world_up() -> list[RouterEvent]:

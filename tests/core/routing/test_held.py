@@ -19,8 +19,7 @@ D0, D1 = NodeName("d0"), NodeName("d1")
 
 
 def up(remainder: int = REMAINDER, kind: str = "threshold", whole_limit: int = 8000) -> Router:
-    sources = router().view.sources
-    machine = Router(HOME, sources, RouterPolicy(Threshold(1000), whole_limit, 4, kind, remainder=remainder))
+    machine = router(1000, whole_limit, kind, remainder)
     for event in world_up():
         machine.handle(0, event)
     return machine

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from prfaas.core.ids import NodeName, RequestId, TransferId
 from prfaas.core.machine import Arm, Disarm
+from prfaas.core.routing.cached import Cached
 from prfaas.core.routing.catalog import NAMES
 from prfaas.core.routing.curve import Curve
 from prfaas.core.routing.effects import (
     AskCredit,
     CancelDecode,
     CancelPrefill,
+    Decided,
     Ended,
     Refuse,
     Relay,
@@ -44,6 +46,15 @@ CURVES = [None, Curve([(1, 10), (20_000, 200_000)]), Curve([(500, 1), (2000, 10*
 FAILURES = ["node_lost", "kv_transfer_failed", "landing_buffer_exceeded", "engine_failed", "unreachable"]
 
 
+REMAINDER = 512
+LENGTHS = st.sampled_from([0, 512, 960, 4544, 4992])
+CACHED = st.builds(
+    Cached,
+    clusters=st.dictionaries(st.sampled_from([HOME, FAR]), LENGTHS),
+    decoders=st.dictionaries(st.sampled_from([NodeName("d0"), NodeName("d1"), NodeName("d2")]), LENGTHS),
+)
+
+
 class Books:
     """What the effects opened and what closed it again."""
 
@@ -56,6 +67,7 @@ class Books:
         self.decode: dict[tuple[str, int], str] = {}
         self.answers: dict[str, list[str]] = {}
         self.armed: set[object] = set()
+        self.held: set[tuple[str, str]] = set()
 
     def post(self, event: RouterEvent) -> None:
         self.now += 1
@@ -70,6 +82,11 @@ class Books:
                 self.armed.add(key)
             case Disarm(key):
                 self.armed.discard(key)
+            case Decided(reason="held"):
+                assert effect.tokens - effect.cached <= min(REMAINDER, effect.cached)
+                assert effect.node in self.machine.view.decoders
+                assert (effect.request, effect.node) not in self.held, "it failed there before"
+                self.held.add((effect.request, effect.node))
             case AskCredit(request, attempt):
                 self.credit.add((request, attempt))
                 self.asked.add((request, attempt))
@@ -174,14 +191,14 @@ class Books:
 @given(st.data())
 def test_every_life_ends_once_and_leaves_nothing_open(data: st.DataObject) -> None:
     draw = data.draw
-    books = Books(router(kind=draw(st.sampled_from(NAMES))))
+    books = Books(router(kind=draw(st.sampled_from(NAMES)), remainder=draw(st.sampled_from([0, REMAINDER]))))
     for event in world_up():
         books.post(event)
     for cluster in (FAR, HOME):
         books.post(SourceSeen(cluster, 1, 0, 0, 9000, curve=draw(st.sampled_from(CURVES))))
     sizes = draw(st.lists(st.sampled_from([1, 2, 1000, 1001, 5000, 9001]), min_size=1, max_size=4))
     for i, tokens in enumerate(sizes):
-        books.post(Arrived(RequestId(f"r{i}"), tokens, 10**12))
+        books.post(Arrived(RequestId(f"r{i}"), tokens, 10**12, "", draw(CACHED)))
 
     @st.composite
     def step(draw_step: st.DrawFn) -> None:
