@@ -11,11 +11,15 @@ import pytest
 
 from prfaas.cli.ports import free_ports
 from prfaas.config.units import Endpoint
-from prfaas.core.index.places import Known
+from prfaas.core.ids import Epoch, LinkName, NodeName
+from prfaas.core.index.index import PrefixIndex
+from prfaas.core.index.places import Known, Place
 from prfaas.core.routing.effects import Decided
+from prfaas.core.routing.view import DecodeSeen, Source, View
+from prfaas.gateway.caches import Caches
 from prfaas.model.blockhash import block_hashes
 from prfaas.testing.grid import FAR, HOME, Grid, two_clusters
-from prfaas.testing.noderig import ROOT, Answer, Rig, until
+from prfaas.testing.noderig import LINK, ROOT, Answer, Rig, until
 from prfaas.testing.restarts import begin, end
 
 THRESHOLD = 150
@@ -200,6 +204,22 @@ async def test_what_a_decode_node_holds_no_more_is_computed_and_right(rig: Rig, 
         index.stored(place, block_hashes(said[:192], ROOT), None)
         await ask(grid, [*said, 66])
         assert decisions[-1].reason == "long", "more than a decode node may compute whole"
+
+
+def test_a_node_of_several_ranks_holds_what_each_of_them_does() -> None:
+    """It gives a request to any of them."""
+    index, chain = PrefixIndex(), block_hashes(words(256), ROOT)
+    view = View((Source(FAR, LINK, False), Source(HOME, LinkName("home->home"), True)))
+    view.decoders[NodeName("d")] = DecodeSeen(NodeName("d"), True, 0, 1000)
+    places = [Place(HOME, NodeName("d"), rank) for rank in (0, 1)]
+    caches = Caches(index, ROOT, view)
+    for place in places:
+        index.open(place, Epoch(1))
+        assert caches.of(chain).decoders == {}
+    index.stored(places[0], chain, None)
+    assert caches.of(chain).decoders == {}
+    index.stored(places[1], chain[:3], None)
+    assert caches.of(chain).decoders == {"d": 192}
 
 
 async def test_a_client_that_leaves_while_the_rest_is_computed(rig: Rig, decisions: list[Decided]) -> None:

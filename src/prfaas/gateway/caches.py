@@ -30,22 +30,27 @@ class Caches:
         answer, decode = self._index.usable(chain), self._view.decoders
         clusters: dict[ClusterName, int] = {}
         holders: dict[ClusterName, tuple[NodeName, ...]] = {}
-        decoders: dict[NodeName, int] = {}
+        decoders: dict[NodeName, list[int]] = {}
         for place, tokens, _, _ in answer.held:
             if place.cluster == self._home and place.node in decode:
-                decoders[place.node] = max(tokens, decoders.get(place.node, 0))
+                decoders.setdefault(place.node, []).append(tokens)
             if not tokens or not self._prefills(place) or tokens < clusters.get(place.cluster, 0):
                 continue
             same = holders[place.cluster] if tokens == clusters.get(place.cluster) else ()
             clusters[place.cluster], holders[place.cluster] = tokens, (*same, place.node)
-        heard = {place.cluster: True for place in self._index.places() if self._prefills(place)}
+        wholly: dict[ClusterName, bool] = {}
+        ranks: dict[NodeName, int] = {}
         for place, (_, known) in self._index.places().items():
-            if known is not Known.WHOLLY and self._prefills(place):
-                heard[place.cluster] = False
+            if place.node in decoders:
+                ranks[place.node] = ranks.get(place.node, 0) + 1
+            if self._prefills(place):
+                wholly[place.cluster] = known is Known.WHOLLY and wholly.get(place.cluster, True)
         names = [source.cluster for source in self._view.sources]
-        unknown = tuple(name for name in names if not heard.get(name))
+        unknown = tuple(name for name in names if not wholly.get(name))
         worth = {name: nodes for name, nodes in holders.items() if 2 * clusters[name] >= len(chain) * BLOCK_TOKENS}
-        return Cached(clusters, worth, decoders, unknown)
+        # A node of several ranks gives a request to any of them.
+        sure = {node: min(lengths) for node, lengths in decoders.items() if len(lengths) == ranks[node]}
+        return Cached(clusters, worth, sure, unknown)
 
     def _prefills(self, place: Place) -> bool:
         """Whether a prefill in its cluster would find what is there: decode nodes prefill only where they are alone."""
