@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prfaas.testing.noderig import Answer
-from tests.e2e.conftest import Reference
+from tests.e2e.conftest import ROOT, Reference
 from tests.e2e.system import System, until
 from tests.e2e.test_answers import ask
 from tests.e2e.texts import licences
@@ -59,23 +61,34 @@ def test_a_long_prompt_far_away_is_computed_once(tiny: System, one_process: Refe
     tiny.settled()
 
 
-def test_the_next_turn_of_a_chat_is_left_to_who_has_it(tiny: System, one_process: Reference) -> None:
+@pytest.fixture
+def holding(tmp_path: Path) -> Iterator[System]:
+    """The same clusters, where decode nodes compute the rest of what they hold."""
+    example, file = (ROOT / "examples/two-clusters.yaml").read_text(), tmp_path / "topology.yaml"
+    assert example.count("policy:\n") == 1
+    file.write_text(example.replace("policy:\n", "policy:\n  short_remainder: 512\n"))
+    system = System.start(file, tmp_path / "state", "tiny-hybrid")
+    yield system
+    assert system.stop() == 0
+
+
+def test_the_next_turn_of_a_chat_is_left_to_who_has_it(holding: System, one_process: Reference) -> None:
     """The decode node has the answer too, so it has less to do than the node that prefilled the turn before."""
     said = licences()[15000:15200]
-    body: dict[str, Any] = {"model": tiny.model, "temperature": 0, "max_tokens": 100}
-    first, route = ask(tiny.url, body | {"prompt": said})
+    body: dict[str, Any] = {"model": holding.model, "temperature": 0, "max_tokens": 100}
+    first, route = ask(holding.url, body | {"prompt": said})
     assert route == "local; cluster=home; reason=short"
     said += first.text + " And what else?"
     answers: list[tuple[Answer, float]] = []
 
     def held() -> bool:
-        before = computed(tiny, "home-prefill")
-        answer, route = ask(tiny.url, body | {"prompt": said, "max_tokens": 12})
-        answers.append((answer, computed(tiny, "home-prefill") - before))
+        before = computed(holding, "home-prefill")
+        answer, route = ask(holding.url, body | {"prompt": said, "max_tokens": 12})
+        answers.append((answer, computed(holding, "home-prefill") - before))
         return route == "local; cluster=home; reason=held"
 
     until("the gateway knows what the decode node holds", held)
     answer, prefilled = answers[-1]
     assert (cached(answer) >= 256, cached(answer) % 64, prefilled) == (True, 0, 0)
     assert answer.text == one_process(said, 12)
-    tiny.settled()
+    holding.settled()
