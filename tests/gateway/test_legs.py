@@ -69,8 +69,7 @@ async def released(parameters: dict[str, Any] | None) -> list[str]:
     legs.perform(now_ns, StartPrefill(REQUEST, 1, HOME, LinkName("home"), "receiver"))
     assert isinstance(await posted.get(), PrefillBound)
     assert isinstance(await posted.get(), PrefillDone)
-    while legs._tasks:
-        await asyncio.sleep(0)
+    await asyncio.gather(*legs._tasks.values())
     await legs.close()
     return decoder.released
 
