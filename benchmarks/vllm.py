@@ -34,7 +34,8 @@ from typing import Any
 from uuid import uuid4
 
 import httpx2
-from tests.e2e.system import SECRET, free_port
+from tests.e2e.system import SECRET
+from tests.freeports import free_port
 from tests.vllm import served as system_of
 from tests.vllm.pair import PYTHON, ROOT
 

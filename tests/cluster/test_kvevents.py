@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import zmq
 import zmq.asyncio
+from tests.freeports import free_endpoint
 
 from prfaas.cluster.kvevents import KVEventsReader
 from prfaas.config.units import Endpoint
@@ -33,14 +34,8 @@ def counted(metrics: Metrics, node: str) -> dict[str, float]:
     }
 
 
-def free() -> Endpoint:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Endpoint.at("127.0.0.1", probe.getsockname()[1])
-
-
 async def test_over_a_socket() -> None:
-    at, metrics, heard = free(), Metrics(), asyncio.Queue[tuple[NodeName, KVEvents]]()
+    at, metrics, heard = free_endpoint(), Metrics(), asyncio.Queue[tuple[NodeName, KVEvents]]()
     reader = KVEventsReader(at, NODES, metrics, lambda node, events: heard.put_nowait((node, events)))
     running = asyncio.create_task(reader.run())
     publisher = zmq.asyncio.Context.instance().socket(zmq.PUB)
@@ -65,7 +60,7 @@ async def test_over_a_socket() -> None:
 
 async def test_gaps_restarts_and_rubbish_are_counted() -> None:
     metrics = Metrics()
-    reader = KVEventsReader(free(), NODES, metrics)
+    reader = KVEventsReader(free_endpoint(), NODES, metrics)
     cleared = {"type": "AllBlocksCleared"}
     for message in (
         frames("p0", 3, cleared),

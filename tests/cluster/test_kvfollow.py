@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import zmq
 import zmq.asyncio
+from tests.freeports import free_endpoint
 
 from prfaas.cluster.kvevents import KVEventsReader
 from prfaas.cluster.kvfollow import KVFollower
@@ -40,12 +41,6 @@ async def let_go(at: Endpoint) -> None:
                 probe.bind((at.host, at.port))
                 return
             await asyncio.sleep(0)
-
-
-def free() -> Endpoint:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Endpoint.at("127.0.0.1", probe.getsockname()[1])
 
 
 class Engine:
@@ -86,7 +81,7 @@ class Head:
     """Hears, follows and indexes. Messages in `lost` never arrive."""
 
     def __init__(self, replay: Endpoint | None, *, ours: bool = True, secret: str = "") -> None:
-        self.at = free()
+        self.at = free_endpoint()
         self.index = PrefixIndex()
         self.changes: list[Change] = []
         self.changed = asyncio.Event()
@@ -147,7 +142,7 @@ class Head:
 
 @contextlib.asynccontextmanager
 async def pair(**more: object) -> AsyncIterator[tuple[Engine, Head]]:
-    replay = free()
+    replay = free_endpoint()
     ours = bool(more.pop("ours", True))
     head = Head(replay, ours=ours)
     engine = Engine(head.at, replay, ours=ours, **more)
@@ -159,8 +154,8 @@ async def pair(**more: object) -> AsyncIterator[tuple[Engine, Head]]:
 
 
 async def test_who_joins_late_gets_a_snapshot() -> None:
-    replay = free()
-    early = free()
+    replay = free_endpoint()
+    early = free_endpoint()
     engine = Engine(early, replay, buffer_messages=1)
     for number in range(5):
         engine.store(number)
@@ -210,7 +205,7 @@ async def test_a_gap_that_is_gone_from_the_buffer_is_unknown() -> None:
 
 
 async def test_a_restart_is_another_incarnation() -> None:
-    replay = free()
+    replay = free_endpoint()
     head = Head(replay)
     engine = Engine(head.at, replay)
     try:
@@ -269,8 +264,8 @@ async def test_silence_is_checked() -> None:
 
 
 async def test_who_does_not_show_the_secret_gets_no_answer() -> None:
-    replay = free()
-    engine = Engine(free(), replay, secret="right")
+    replay = free_endpoint()
+    engine = Engine(free_endpoint(), replay, secret="right")
     engine.store(1)
     wrong, right = Head(replay, secret="wrong"), Head(replay, secret="right")
     try:
@@ -286,7 +281,7 @@ async def test_who_does_not_show_the_secret_gets_no_answer() -> None:
 
 def test_off_loopback_a_secret_is_demanded() -> None:
     with pytest.raises(ConfigError, match="not on loopback; expected a secret"):
-        KVPublisher("n", Epoch(1), free(), replay=Endpoint("0.0.0.0:5555"))
+        KVPublisher("n", Epoch(1), free_endpoint(), replay=Endpoint("0.0.0.0:5555"))
 
 
 async def test_an_address_in_use_is_named() -> None:
@@ -295,12 +290,12 @@ async def test_an_address_in_use_is_named() -> None:
         taken.listen()
         at = Endpoint.at("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(ConfigError, match=f"cannot listen on {at}"):
-            KVPublisher("n", Epoch(1), free(), replay=at)
+            KVPublisher("n", Epoch(1), free_endpoint(), replay=at)
 
 
 async def test_rubbish_does_not_end_a_publisher() -> None:
-    replay = free()
-    engine = Engine(free(), replay)
+    replay = free_endpoint()
+    engine = Engine(free_endpoint(), replay)
     engine.store(1)
     dealer = zmq.asyncio.Context.instance().socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,26 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prfaas.config.reader import read_topology
 from prfaas.config.topology import Topology
+from tests.freeports import free_port
 
 START_S = 240.0
 SETTLE_S = 20.0
 SECRET = "the secret of all that tests start."
 STARTING = re.compile(r"\s+(\S+)\s+starting \(.*pid (\d+)\)")
-
-
-def free_port(count: int = 1) -> int:
-    """The first of `count` ports in a row that nobody listens on."""
-    while True:
-        with contextlib.ExitStack() as probes:
-            first = probes.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                for more in range(1, count):
-                    probes.enter_context(socket.socket()).bind(("127.0.0.1", port + more))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 def alive(pid: int) -> bool:

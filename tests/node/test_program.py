@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.freeports import free_port
 
 from prfaas.testing.bytemodel import write_byte_model
 
@@ -37,15 +38,10 @@ limits: {{max_model_len: 512}}
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @pytest.fixture
 def ports() -> tuple[int, int]:
-    return free_port(), free_port()
+    first = free_port(2)
+    return first, first + 1
 
 
 @pytest.fixture

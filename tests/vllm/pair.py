@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import sys
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from tests.freeports import free_port
 
 from prfaas.core.ids import Epoch, LinkName, NodeName, TransferId
 from prfaas.model.text import prompt_hash
@@ -21,21 +22,6 @@ ROOT = Path(__file__).parents[2]
 SECRET = "a secret of the tests, and long enough to be one"
 LINK = "far->home"
 PYTHON = os.environ.get("PRFAAS_VLLM_PYTHON", sys.executable)
-
-
-def free_ports(count: int) -> int:
-    """The first of so many that follow each other."""
-    while True:
-        with contextlib.ExitStack() as held:
-            found = held.enter_context(socket.socket())
-            found.bind(("127.0.0.1", 0))
-            port = int(found.getsockname()[1])
-            try:
-                for one in range(port + 1, port + count):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", one))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 class Rig:
@@ -127,7 +113,7 @@ class Pair:
     """`far` prefills, `home` decodes."""
 
     def __init__(self, model: Path, directory: Path, **config: Any) -> None:
-        first = free_ports(6)  # of each: KV of two ranks, and control
+        first = free_port(6)  # of each: KV of two ranks, and control
         self._ports = {"far": (first, first + 2), "home": (first + 3, first + 5)}
         self._file = directory / "topology.yaml"
         self._directory = directory

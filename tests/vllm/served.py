@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
-from tests.e2e.system import SECRET, System, free_port, until
+from tests.e2e.system import SECRET, System, until
+from tests.freeports import free_port
 
 LENGTHS = [1, 2, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300, 383, 384, 385, 511, 512, 513]
 LENGTHS += [767, 1000, 1024, 1025, 1500, 2047, 2500, 3000]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import free_port
+from tests.freeports import free_port
 
 from prfaas.core.errors import ConfigError
 from prfaas.engine.vllm.before import check_before, listeners

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import free_port
+from tests.freeports import free_port
 from tests.vllm.served import Served, equal, prompt, served, topology
 
 pytestmark = [pytest.mark.vllm, pytest.mark.nightly, pytest.mark.timeout(600)]

@@ -242,6 +242,9 @@ class Legs:
                     case "bound":
                         self._metrics.stage_took("queue", loop_now_ns() - asked_ns)
                         self._bound[request] = _Bound(start.link, asked.receivers, update)
+                        if update.parameters is not None:  # its engine fetches for itself: nothing lands in credit
+                            release = self._release(request, attempt, exchange.decided.node)
+                            self._start((request, attempt, "release"), release)
                         self._post(PrefillBound(request, attempt, update.node))
                     case "done":
                         self._post(PrefillDone(request, attempt))
