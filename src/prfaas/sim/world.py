@@ -32,6 +32,7 @@ from prfaas.sim.roles import Roles
 from prfaas.sim.sessions import Sessions
 from prfaas.sim.setup import ClusterSetup, Setup
 from prfaas.sim.tally import Tally
+from prfaas.sim.tiers import TieredPrefixes
 from prfaas.sim.trouble import Trouble
 
 Log = Callable[[int, int, str, str, tuple[float, ...]], None]
@@ -93,6 +94,7 @@ class World:
         self._kv = setup.kv_bytes
         self.caches = [self.cache(setup) for _ in setup.clusters] if setup.cache else []
         self._lease_ns = setup.cache.lease_ns if setup.cache else 0
+        self._tiered = setup.cache is not None and setup.cache.host is not None
         self.pools = [self._pool(one) for one in setup.clusters]
         self.lines: dict[tuple[int, int], Line] = {}
         for link in setup.links:
@@ -158,7 +160,7 @@ class World:
     def cache(self, setup: Setup) -> Prefixes:
         """Of one cluster."""
         assert setup.cache is not None
-        return Prefixes(setup.cache)
+        return Prefixes(setup.cache) if setup.cache.host is None else TieredPrefixes(setup.cache)
 
     def promise(self, node: PrefillNode, end_ns: int) -> None:
         """Policies see that it will have work until then."""
@@ -272,6 +274,8 @@ class World:
             if cost is None:
                 continue
             own = cost(uncached[at], tokens)
+            if self._tiered:
+                own += self.caches[at].fetch_ns(request.blocks, tokens)
             copied = self._copied_ns(now_ns, request, at, own)
             request.prefill_ns[at] = own if copied is None else copied[0]
 
@@ -331,6 +335,8 @@ class World:
         cost = self._prefill[at]
         assert cost is not None
         own = cost(request.uncached[at], tokens)
+        if self._tiered:
+            own += self.caches[at].fetch_ns(request.blocks, tokens)
         copied = self._copied_ns(now_ns, request, at, own)
         if copied is None:
             return False
@@ -380,7 +386,7 @@ class World:
         cost, tokens, uncached = self._prefill[at], request.tokens, request.uncached
         assert cost is not None
         uncached[at] = tokens - self.caches[at].begin(request)
-        request.prefill_ns[at] = cost(uncached[at], tokens)
+        request.prefill_ns[at] = cost(uncached[at], tokens) + self.caches[at].wait_ns
         home = request.options[0]
         if at != home:
             uncached[home] = tokens - self.caches[home].expect(request)

@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.cache.chains import SPECS, WORDS, Chains
 
 from prfaas.core.cache.grants import Grant, Kept
+from prfaas.core.cache.moves import Move, Settled
 from prfaas.core.cache.spec import PoolSpec
-from prfaas.core.cache.tiers import Move, Settled, TieredPool
+from prfaas.core.cache.tiers import TieredPool
 from prfaas.core.errors import LocalError
 
 STOPS = st.lists(st.integers(1, 7), max_size=3)

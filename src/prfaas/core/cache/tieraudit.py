@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def audit_tiers(pool: TieredPool) -> None:
-    """Raises InvariantError when a tier's books do not balance, when a block that a move reads may be written to or one
-    that it writes is a hit, when holders are not requests and moves, or when a request waits for a move that is over."""
+    """Raises InvariantError when a tier's books do not balance, when a block that a move reads may be written to or
+    one that it writes is a hit, when others than requests and moves hold blocks, or when a request waits for a move
+    that is over."""
     near, host = pool.near, pool.host
     near.validate()
     readers: dict[int, list[int]] = {}

@@ -5,11 +5,11 @@ is a pool of its own that holds no block without the one before it, so either ca
 one never breaks the other.
 
 What the accelerator evicts is copied to host blocks first: the blocks of the prefix that the host does not hold, and
-the snapshot. Who got the evicted blocks may not write to them until that is reported as `moved`. A request whose usable
-prefix is longer in the host has accelerator blocks for it, and begins when it is there; the host's copy, which is now in
-both tiers, goes before all others until the accelerator evicts its own. While a move is under way the blocks that it
-writes are working blocks, the host blocks that it reads are pinned, and the accelerator blocks that it reads are not
-written to. A move that fails leaves nothing: what it was to bring is not there.
+the snapshot. Who got the evicted blocks may not write to them until that is reported as `moved`. A request whose
+usable prefix is longer in the host has accelerator blocks for it, and begins when it is there; the host's copy, which
+is now in both tiers, goes before all others until the accelerator evicts its own. While a move is under way the blocks
+that it writes are working blocks, the host blocks that it reads are pinned, and the accelerator blocks that it reads
+are not written to. A move that fails leaves nothing: what it was to bring is not there.
 
 Nothing is evicted while a request is at work: it says at its start how many snapshots it will want, and gets room for
 them, so that what they displace is out when they are taken.
@@ -18,69 +18,14 @@ them, so that what they displace is out when they are taken.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from prfaas.core.cache.grants import Grant, Held, Kept
+from prfaas.core.cache.moves import Fetch, Move, Saving, Settled, Work
 from prfaas.core.cache.runs import Node, numbers
 from prfaas.core.cache.spec import PoolSpec
 from prfaas.core.cache.tier import Tier
 from prfaas.core.cache.tieraudit import audit_tiers
 from prfaas.core.errors import InvariantError, LocalError
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Copy `near[i]` to `far[i]` (`to_host`), or back. Block numbers of the accelerator, and of the host."""
-
-    number: int
-    to_host: bool
-    near: tuple[int, ...]
-    far: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What the end of a move led to. `ready`: requests that may work now; `over`: requests that are no more, since what
-    they were to resume from did not come: they may begin again."""
-
-    ready: list[Hashable] = field(default_factory=list)
-    over: list[Hashable] = field(default_factory=list)
-
-
-class Work:
-    """A request that has begun. `waits`: moves that read its blocks; `fetch`: what it resumes from, still to come."""
-
-    __slots__ = ("fetch", "request", "room", "waits")
-
-    def __init__(self, request: Hashable, room: int, fetch: Fetch | None) -> None:
-        self.request = request
-        self.room = room
-        self.fetch = fetch
-        self.waits: set[int] = set()
-
-
-class Fetch:
-    """The end of `chain`'s usable prefix on its way to the accelerator. `gained`: tokens that it adds. `work` is None
-    once nobody waits for it."""
-
-    __slots__ = ("chain", "gained", "move", "state", "work")
-
-    def __init__(self, move: Move, chain: Sequence[int], state: list[int], gained: int) -> None:
-        self.move = move
-        self.chain = chain
-        self.state = state
-        self.gained = gained
-        self.work: Work | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """A prefix on its way to the host."""
-
-    move: Move
-    chain: list[int]
-    state: list[int]
-    cold: bool
 
 
 class TieredPool:
@@ -124,8 +69,11 @@ class TieredPool:
         return self.usable(chain, tokens) - self.near.usable(chain, tokens)
 
     def begin(self, request: Hashable, chain: Sequence[int], tokens: int, *, snapshots: int = 0) -> Grant | None:
-        """As `PrefixPool.begin`, with the usable prefix of both tiers and room for `snapshots` snapshots. The request may
-        write once it is `ready`: at once, or when a move is `moved`. Raises InvariantError when it has begun already."""
+        """As `PrefixPool.begin`, with the usable prefix of both tiers and room for `snapshots` snapshots.
+
+        The request may write once it is `ready`: at once, or when a move is `moved`. Raises InvariantError when it has
+        begun already.
+        """
         if request in self._work:
             raise InvariantError(f"{request} has begun already")
         size, state = self.spec.block_tokens, self.spec.snapshot_blocks
@@ -394,7 +342,7 @@ class TieredPool:
         *,
         over: bool = False,
     ) -> tuple[list[int], list[int]]:
-        """Of the lengths those for which there are blocks that may be written to at once, so that nothing is evicted."""
+        """Of the lengths those for which there are blocks that may be written to now, so that nothing is evicted."""
         wanted, cold = list(snapshots), list(spare)
         size = self.spec.snapshot_blocks
         if self.host is None or not size:
