@@ -80,13 +80,30 @@ def test_what_gave_way_comes_back_and_prefill_waits_for_it(spec: PoolSpec, chunk
     assert sum(node.busy_ns for node in world.nodes[0]) == 2 * (100 * 64 + 1) * 400_000 + 400_000 + takes_ns
 
 
-def test_a_slow_host_link_counts_where_a_request_is_placed() -> None:
-    quick = performed(tiered(BOTH, 120, 400, bps=10**12), ROWS, "fastest")
-    slow = performed(tiered(BOTH, 120, 400, bps=10**6), ROWS, "fastest")
-    assert quick.caches[1].pool.usable(ONE, 6400) == 6400
-    assert sum(cache.waited_ns for cache in quick.caches if isinstance(cache, TieredPrefixes)) < SECOND_NS
-    at, tokens = slow.caches[1], 100 * 64 + 1
-    assert at.fetch_ns(ONE, tokens) == 0 or at.fetch_ns(ONE, tokens) > 100 * SECOND_NS
+@pytest.mark.parametrize("chunks", [None, ChunkSetup(1024, 2)])
+def test_what_would_come_later_than_it_is_computed_does_not_come(chunks: ChunkSetup | None) -> None:
+    world = performed(replace(tiered(HOME, 120, 400, bps=10**6), chunks=chunks), ROWS)
+    (cache,) = world.caches
+    assert isinstance(cache, TieredPrefixes)
+    assert (cache.waited_ns, cache.pool.fetched_blocks, world.tally.cached_tokens) == (0, 0, 0)
+    assert cache.pool.saved_blocks > 0
+    assert world.tally.ttft.most == (100 * 64 + 1) * 400_000 + 10**6
+
+
+def test_where_a_request_is_placed_what_comes_from_the_host_has_its_price() -> None:
+    """The far cluster is four times as fast; home has what the third asks for in its host."""
+    placed = {}
+    for bps in (10**8, 10**12):
+        setup = tiered(BOTH, 120, 400, bps=bps)
+        setup = replace(setup, clusters=(setup.clusters[0], replace(setup.clusters[1], prefill=1)))
+        world = World(
+            setup, policy_of("local", 0), replayed(ROWS[:2]), Tally(SECOND_NS, None, None), duration_ns=10**12
+        )
+        world.run()
+        world.policy = policy_of("fastest", 0)
+        world._arrived(world.now_ns, ROWS[2])
+        placed[bps] = world.nodes[0][0].running is not None
+    assert placed == {10**8: False, 10**12: True}
 
 
 @pytest.mark.parametrize("policy", ["threshold", "pull", "ours", "fastest"])
@@ -109,7 +126,8 @@ def test_the_scenario_says_it_and_the_answer_tells(paper: Planned) -> None:
     scenario = Scenario(cache_bytes=3 << 30, host=HostTier(size=3 << 40, bps=400 * 10**9))
     outcome = perform(Run(paper, scenario, "ours", 0, 4.0, 30 * SECOND_NS))
     cache = outcome.world.setup.cache
-    assert cache is not None and cache.host is not None
+    assert cache is not None
+    assert cache.host is not None
     assert cache.host.blocks >> 10 == cache.blocks
     said = simulate_answer(outcome)
     assert said.host is not None

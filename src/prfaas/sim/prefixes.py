@@ -42,11 +42,13 @@ class CacheSetup:
 class Prefixes:
     """One cluster's. The last token of a prompt is always computed. What is to land here has its own number, below 0,
     so that the same request may be prefilled here meanwhile. `chunk_tokens`: of prefill, None: whole prompts.
-    `wait_ns`: how long what the last one resumes from takes to come, before its prefill begins."""
+    `wait_ns`: how long what the last one resumes from takes to come, before its prefill begins; `fetches`: whether the
+    next one waits for what would have to come."""
 
     def __init__(self, setup: CacheSetup, chunk_tokens: int | None = None) -> None:
         self.pool: PrefixPool | TieredPool = PrefixPool(setup.spec, setup.blocks)
         self.wait_ns = 0
+        self.fetches = True
         self._spec = setup.spec
         self._size = setup.spec.block_tokens
         self._lease_ns = setup.lease_ns
@@ -60,6 +62,10 @@ class Prefixes:
     def fetch_ns(self, blocks: tuple[int, ...], tokens: int) -> int:
         """How long what is usable would take to come."""
         return 0
+
+    def near(self, blocks: tuple[int, ...], tokens: int) -> int:
+        """Tokens that need not be computed, nor come from elsewhere first."""
+        return self.usable(blocks, tokens)
 
     def begin(self, request: Request) -> int:
         """It is prefilled here from now on: tokens that need not be computed. Where there is no room for it, none, and

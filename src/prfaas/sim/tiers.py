@@ -34,12 +34,17 @@ class TieredPrefixes(Prefixes):
             return 0
         return self._takes_ns(gained // self._size + self._spec.snapshot_blocks)
 
+    def near(self, blocks: tuple[int, ...], tokens: int) -> int:
+        """See `Prefixes`."""
+        return self.pool.near.usable(blocks, tokens - 1)
+
     def _takes_ns(self, blocks: int) -> int:
         return -(-blocks * self._host.block_bytes * 8 * 10**9 // self._host.bps)
 
     def _grant(self, number: int, chain: Sequence[int], tokens: int) -> Grant | None:
         before = self.pool.fetched_blocks
-        grant = self.pool.begin(number, chain, tokens, snapshots=SNAPSHOTS)
+        fetch = self.fetches or number < 0
+        grant = self.pool.begin(number, chain, tokens, snapshots=SNAPSHOTS, fetch=fetch)
         self._close()
         self.wait_ns = self._takes_ns(self.pool.fetched_blocks - before)
         if number >= 0:

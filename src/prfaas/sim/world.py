@@ -268,16 +268,29 @@ class World:
 
     def _price(self, now_ns: int, request: Request) -> None:
         """Prefill times with what each cluster holds, or what it would hold if the longest prefix were copied there."""
-        tokens, uncached = request.tokens, request.uncached
         for at in request.options:
             cost = self._prefill[at]
             if cost is None:
                 continue
-            own = cost(uncached[at], tokens)
-            if self._tiered:
-                own += self.caches[at].fetch_ns(request.blocks, tokens)
+            own = self._own_ns(at, request)
             copied = self._copied_ns(now_ns, request, at, own)
             request.prefill_ns[at] = own if copied is None else copied[0]
+
+    def _own_ns(self, at: int, request: Request) -> int:
+        """Prefill with what the cluster holds, what comes from its host included where that is sooner."""
+        cost = self._prefill[at]
+        assert cost is not None
+        own = cost(request.uncached[at], request.tokens)
+        if self._tiered:
+            cache = self.caches[at]
+            wait_ns = cache.fetch_ns(request.blocks, request.tokens)
+            if wait_ns:
+                own += wait_ns
+                without = cost(request.tokens - cache.near(request.blocks, request.tokens), request.tokens)
+                cache.fetches = own <= without
+                return min(own, without)
+            cache.fetches = True
+        return own
 
     def _copied_ns(self, now_ns: int, request: Request, at: int, own: int) -> tuple[int, int, int] | None:
         """(time, source, bytes) of copying a longer prefix first, where that is sooner."""
@@ -332,11 +345,7 @@ class World:
         """True: a longer prefix is on its way from elsewhere, and prefill waits for it."""
         at, tokens = node.cluster, request.tokens
         self._look(request)
-        cost = self._prefill[at]
-        assert cost is not None
-        own = cost(request.uncached[at], tokens)
-        if self._tiered:
-            own += self.caches[at].fetch_ns(request.blocks, tokens)
+        own = self._own_ns(at, request)
         copied = self._copied_ns(now_ns, request, at, own)
         if copied is None:
             return False
@@ -385,6 +394,9 @@ class World:
         """Prefill time and bytes to send, by what the caches give now, which may not be what they had before."""
         cost, tokens, uncached = self._prefill[at], request.tokens, request.uncached
         assert cost is not None
+        if self._tiered:
+            uncached[at] = tokens - self.caches[at].usable(request.blocks, tokens)
+            self._own_ns(at, request)  # says whether it is worth fetching
         uncached[at] = tokens - self.caches[at].begin(request)
         request.prefill_ns[at] = cost(uncached[at], tokens) + self.caches[at].wait_ns
         home = request.options[0]

@@ -42,16 +42,16 @@ class Tiers(RuleBasedStateMachine):
         self.number = 0
         self.now = 0
 
-    @rule(word=WORDS, more=st.integers(0, 200), snapshots=st.integers(0, 3))
-    def begin(self, word: list[int], more: int, snapshots: int) -> None:
+    @rule(word=WORDS, more=st.integers(0, 200), snapshots=st.integers(0, 3), fetch=st.booleans())
+    def begin(self, word: list[int], more: int, snapshots: int, fetch: bool = True) -> None:
         size = self.pool.spec.block_tokens
         chain, tokens = self.chains.of(word), len(word) * size + more
-        usable = self.pool.usable(chain, tokens)
+        usable = self.pool.usable(chain, tokens) if fetch else self.pool.near.usable(chain, tokens)
         busy = self.asked or self.working or self.shipped or self.moves
-        grant = self.pool.begin(self.number, chain, tokens, snapshots=snapshots)
+        grant = self.pool.begin(self.number, chain, tokens, snapshots=snapshots, fetch=fetch)
         self.take()
         if grant is None:
-            assert usable == self.pool.usable(chain, tokens)
+            assert not fetch or usable == self.pool.usable(chain, tokens)
             assert busy or not self.pool.near.can_ever(tokens)
             return
         assert grant.cached_tokens <= usable <= grant.shared_tokens <= tokens

@@ -68,8 +68,11 @@ class TieredPool:
         """Of `usable`, tokens that the host would have to send."""
         return self.usable(chain, tokens) - self.near.usable(chain, tokens)
 
-    def begin(self, request: Hashable, chain: Sequence[int], tokens: int, *, snapshots: int = 0) -> Grant | None:
-        """As `PrefixPool.begin`, with the usable prefix of both tiers and room for `snapshots` snapshots.
+    def begin(
+        self, request: Hashable, chain: Sequence[int], tokens: int, *, snapshots: int = 0, fetch: bool = True
+    ) -> Grant | None:
+        """As `PrefixPool.begin`, with the usable prefix of both tiers and room for `snapshots` snapshots; without
+        `fetch` that of the accelerator alone, for whom what is in the host would come too late.
 
         The request may write once it is `ready`: at once, or when a move is `moved`. Raises InvariantError when it has
         begun already.
@@ -79,23 +82,23 @@ class TieredPool:
         size, state = self.spec.block_tokens, self.spec.snapshot_blocks
         here = self.near.usable(chain, tokens)
         shared = self._shared(chain, tokens)
-        fetch = None
+        coming = None
         more = snapshots * state
         left = self.near.capacity_blocks - -(-tokens // size) - 2 * state
-        if self.host is not None and left >= state and (there := self.host.usable(chain, tokens)) > here:
+        if fetch and self.host is not None and left >= state and (there := self.host.usable(chain, tokens)) > here:
             more = min(more, left - state)
-            fetch = self._open(request, chain[: there // size], tokens, more, there - here)
-            grant = None if fetch is None else Grant(there, there, len(self.near.held(request).own))
+            coming = self._open(request, chain[: there // size], tokens, more, there - here)
+            grant = None if coming is None else Grant(there, there, len(self.near.held(request).own))
         else:
             more = max(0, min(more, left))
             grant = self.near.begin(request, chain, tokens, more=more)
         if grant is None:
             self.refused += 1
             return None
-        work = self._work[request] = Work(request, more, fetch)
+        work = self._work[request] = Work(request, more, coming)
         self._wait(work)
         self.asked_tokens += tokens
-        self.near_tokens += grant.cached_tokens - (fetch.gained if fetch else 0)
+        self.near_tokens += grant.cached_tokens - (coming.gained if coming else 0)
         return Grant(grant.cached_tokens, max(grant.shared_tokens, shared), grant.blocks)
 
     def _shared(self, chain: Sequence[int], tokens: int) -> int:
