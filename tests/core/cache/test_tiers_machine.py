@@ -253,4 +253,4 @@ TestTiers.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 @pytest.mark.slow
 class TestTiersLonger(Tiers.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
