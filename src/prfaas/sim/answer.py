@@ -95,7 +95,9 @@ class HostAnswer(Struct, frozen=True, kw_only=True):
     hit_share: Annotated[Share | None, Meta(description="Share of prompt tokens, landings too, that came from there.")]
     saved_bytes: Annotated[Count, Meta(description="Moved to hosts.")]
     fetched_bytes: Annotated[Count, Meta(description="Moved back.")]
-    lost_bytes: Annotated[Count, Meta(description="Evicted without a copy, since a host had no room.")]
+    lost_bytes: Annotated[
+        Count, Meta(description="Evicted without a copy, since a host had no room, for cold snapshots no free room.")
+    ]
     waited_s: Annotated[Amount, Meta(description="How long prefill nodes waited for it, together.")]
 
 

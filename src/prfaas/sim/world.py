@@ -268,11 +268,12 @@ class World:
 
     def _price(self, now_ns: int, request: Request) -> None:
         """Prefill times with what each cluster holds, or what it would hold if the longest prefix were copied there."""
+        tokens, uncached, tiered = request.tokens, request.uncached, self._tiered
         for at in request.options:
             cost = self._prefill[at]
             if cost is None:
                 continue
-            own = self._own_ns(at, request)
+            own = self._own_ns(at, request) if tiered else cost(uncached[at], tokens)
             copied = self._copied_ns(now_ns, request, at, own)
             request.prefill_ns[at] = own if copied is None else copied[0]
 
