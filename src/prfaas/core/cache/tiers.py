@@ -33,8 +33,8 @@ class TieredPool:
 
     Counters since the start: `asked_tokens`, `near_tokens` and `host_tokens` (hits, by the tier that they came from; of
     the host those that have come), `refused` (no room); `saved_blocks` and `fetched_blocks` (moved to the host, and
-    back), `failed_blocks` (moves that failed), `lost_blocks` (evicted without a copy: no
-    room in the host, of cold snapshots no free room).
+    back), `failed_blocks` (moves that failed), `lost_blocks` (evicted without a copy: no room in the host, of cold
+    snapshots no free room).
     """
 
     def __init__(self, spec: PoolSpec, capacity_blocks: int, host_blocks: int, *, supersede: bool = True) -> None:
