@@ -15,6 +15,8 @@ from msgspec import Meta, Struct
 from prfaas.sim.balance import Balance, Step
 from prfaas.sim.run import METRICS, Found, Outcome, Run, interval
 from prfaas.sim.stats import Histogram
+from prfaas.sim.tiers import TieredPrefixes
+from prfaas.sim.world import World
 
 Amount = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -87,6 +89,18 @@ class BalanceAnswer(Struct, frozen=True, kw_only=True):
     looks: dict[str, Count]
 
 
+class HostAnswer(Struct, frozen=True, kw_only=True):
+    """What host tiers did from the start on, all clusters together."""
+
+    hit_share: Annotated[Share | None, Meta(description="Share of prompt tokens, landings too, that came from there.")]
+    saved_bytes: Annotated[Count, Meta(description="Moved to hosts.")]
+    fetched_bytes: Annotated[Count, Meta(description="Moved back.")]
+    lost_bytes: Annotated[
+        Count, Meta(description="Evicted without a copy, since a host had no room, for cold snapshots no free room.")
+    ]
+    waited_s: Annotated[Amount, Meta(description="How long prefill nodes waited for it, together.")]
+
+
 class SimulateAnswer(Struct, frozen=True, kw_only=True):
     """One run. All but `wall_s` is the same for the same seed."""
 
@@ -140,6 +154,7 @@ class SimulateAnswer(Struct, frozen=True, kw_only=True):
         Count, Meta(description="Transfers that had not landed when the sender's lease ended, so that KV was lost.")
     ]
     copied: Annotated[Count, Meta(description="Prefixes that were copied from another cluster first.")]
+    host: Annotated[HostAnswer | None, Meta(description="Host tiers of the caches; null where there are none.")]
     balance: Annotated[BalanceAnswer | None, Meta(description="Role changes; null where they are not simulated.")]
     simulated_s: Annotated[Amount, Meta(description="Until the last request ended.")]
     notes: Annotated[
@@ -228,12 +243,28 @@ def simulate_answer(outcome: Outcome) -> SimulateAnswer:
         no_room=sum(cache.pool.refused for cache in world.caches),
         expired=tally.expired,
         copied=tally.copied,
+        host=_host(world),
         balance=None if world.balance is None else _balance(world.balance),
         simulated_s=world.now_ns / 1e9,
         notes=tuple(world.notes),
         interrupted=world.interrupted,
         events=world.events,
         wall_s=outcome.wall_s,
+    )
+
+
+def _host(world: World) -> HostAnswer | None:
+    tiers = [cache for cache in world.caches if isinstance(cache, TieredPrefixes)]
+    host = world.setup.cache.host if world.setup.cache else None
+    if host is None:
+        return None
+    asked = sum(tier.pool.asked_tokens for tier in tiers)
+    return HostAnswer(
+        hit_share=sum(tier.pool.host_tokens for tier in tiers) / asked if asked else None,
+        saved_bytes=sum(tier.pool.saved_blocks for tier in tiers) * host.block_bytes,
+        fetched_bytes=sum(tier.pool.fetched_blocks for tier in tiers) * host.block_bytes,
+        lost_bytes=sum(tier.pool.lost_blocks for tier in tiers) * host.block_bytes,
+        waited_s=sum(tier.waited_ns for tier in tiers) / 1e9,
     )
 
 

@@ -14,6 +14,7 @@ from prfaas.sim.nodes import PrefillNode
 from prfaas.sim.prefixes import Prefixes
 from prfaas.sim.request import UNSEEN, Request
 from prfaas.sim.setup import Setup
+from prfaas.sim.tiers import TieredPrefixes
 from prfaas.sim.world import World
 
 
@@ -31,7 +32,8 @@ class ChunkedWorld(World):
     def cache(self, setup: Setup) -> Prefixes:
         """See `World`."""
         assert setup.cache is not None
-        return Prefixes(setup.cache, self._size)
+        kind = Prefixes if setup.cache.host is None else TieredPrefixes
+        return kind(setup.cache, self._size)
 
     def add_node(self, at: int) -> list[PrefillNode]:
         """See `World`."""
@@ -131,6 +133,9 @@ class ChunkedWorld(World):
         uncached = request.uncached[at]
         cost = self.setup.clusters[at].prefill_ns
         node.chunks = chunks_of(cost, self._size, uncached, request.tokens)[::-1]
+        if self._tiered and self.caches[at].wait_ns:  # the node waits with its first chunk
+            end, takes_ns = node.chunks[-1]
+            node.chunks[-1] = (end, takes_ns + self.caches[at].wait_ns)
         node.length = request.tokens - uncached
         work_ns = sum(takes_ns for _, takes_ns in node.chunks)
         request.prefill_ns[at] = work_ns

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from prfaas.core.cache.spec import PoolSpec, block_bytes
+from prfaas.core.errors import LocalError
 from prfaas.model.hf.load import load_layout
 from prfaas.plan.designs import Design
 from prfaas.plan.inputs import Inputs
@@ -20,7 +21,7 @@ from prfaas.plan.planfile import LogNormal, Trace
 from prfaas.plan.trace import read_trace
 from prfaas.sim.arrivals import SECOND_NS, Arrival, Draw, lognormal_draw
 from prfaas.sim.costs import flat_step, prefill_time, remembered
-from prfaas.sim.prefixes import CacheSetup
+from prfaas.sim.prefixes import CacheSetup, HostSetup
 from prfaas.sim.setup import ClusterSetup, LinkSetup, Setup
 
 
@@ -119,6 +120,15 @@ def setup_of(inputs: Inputs, design: Design) -> Setup:
 
 BLOCK_TOKENS = 512
 """Of a cache that no trace has to do with."""
+
+
+def with_host(setup: Setup, planned: Planned, host_bytes: int, bps: int) -> Setup:
+    """`setup` with a host tier of so many bytes to each cluster's cache."""
+    if setup.cache is None:
+        raise LocalError("host: got a host tier of no cache; expected a cache too")
+    said = planned.inputs.said
+    each = block_bytes(load_layout(said.model, said.kv_dtype), setup.cache.spec.block_tokens)
+    return replace(setup, cache=replace(setup.cache, host=HostSetup(max(1, host_bytes // each), each, bps)))
 
 
 def with_cache(planned: Planned, cache_bytes: int | None) -> Setup:

@@ -7,31 +7,48 @@ will land, room is taken, and the prefix that it continues is held, from the mom
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prfaas.core.cache.grants import Grant
 from prfaas.core.cache.prefixes import PrefixPool
 from prfaas.core.cache.snapshots import Placement
 from prfaas.core.cache.spec import PoolSpec
+from prfaas.core.cache.tiers import TieredPool
 from prfaas.sim.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class HostSetup:
+    """The host tier of a cluster: `blocks` of `block_bytes` each, and `bps`, what the host link of each of its nodes
+    carries."""
+
+    blocks: int
+    block_bytes: int
+    bps: int
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSetup:
     """`blocks`: how many blocks a cluster has for its prefixes and for what it computes. `lease_ns`: how long it keeps
-    KV that has not landed where it is sent."""
+    KV that has not landed where it is sent. `host`: its second tier, None: none (`sim.tiers`)."""
 
     spec: PoolSpec
     blocks: int
     lease_ns: int = 600 * 10**9
+    host: HostSetup | None = None
 
 
 class Prefixes:
     """One cluster's. The last token of a prompt is always computed. What is to land here has its own number, below 0,
-    so that the same request may be prefilled here meanwhile. `chunk_tokens`: of prefill, None: whole prompts."""
+    so that the same request may be prefilled here meanwhile. `chunk_tokens`: of prefill, None: whole prompts.
+    `wait_ns`: how long what the last one resumes from takes to come, before its prefill begins; `fetches`: whether the
+    next one waits for what would have to come."""
 
     def __init__(self, setup: CacheSetup, chunk_tokens: int | None = None) -> None:
-        self.pool = PrefixPool(setup.spec, setup.blocks)
+        self.pool: PrefixPool | TieredPool = PrefixPool(setup.spec, setup.blocks)
+        self.wait_ns = 0
+        self.fetches = True
         self._spec = setup.spec
         self._size = setup.spec.block_tokens
         self._lease_ns = setup.lease_ns
@@ -41,6 +58,14 @@ class Prefixes:
     def usable(self, blocks: tuple[int, ...], tokens: int) -> int:
         """Tokens that need not be computed."""
         return self.pool.usable(blocks, tokens - 1)
+
+    def fetch_ns(self, blocks: tuple[int, ...], tokens: int) -> int:
+        """How long what is usable would take to come."""
+        return 0
+
+    def near(self, blocks: tuple[int, ...], tokens: int) -> int:
+        """Tokens that need not be computed, nor come from elsewhere first."""
+        return self.usable(blocks, tokens)
 
     def begin(self, request: Request) -> int:
         """It is prefilled here from now on: tokens that need not be computed. Where there is no room for it, none, and
@@ -114,14 +139,21 @@ class Prefixes:
         """Of a prefix of it, `length` tokens, what is beyond `had` was copied here. Of no use where `had` tokens are
         not there any more."""
         if self.pool.usable(request.blocks, had) == had:
-            self.pool.insert(request.blocks, length, [length] if length % self._spec.snapshot_tokens == 0 else [])
+            self._insert(request.blocks, length, [length] if length % self._spec.snapshot_tokens == 0 else [])
 
     def _begin(self, number: int, request: Request) -> int:
         chain, tokens = request.blocks, request.tokens
         if len(chain) * self._size == tokens:  # the last token is computed, so its block is not resumed
             chain = chain[:-1]
-        grant = self.pool.begin(number, chain, tokens)
+        grant = self._grant(number, chain, tokens)
         if grant is None:
             return 0
         self._grants[number] = grant
         return grant.cached_tokens
+
+    def _grant(self, number: int, chain: Sequence[int], tokens: int) -> Grant | None:
+        return self.pool.begin(number, chain, tokens)
+
+    def _insert(self, chain: Sequence[int], tokens: int, snapshots: Sequence[int]) -> None:
+        assert isinstance(self.pool, PrefixPool)
+        self.pool.insert(chain, tokens, snapshots)

@@ -17,7 +17,7 @@ from prfaas.sim.arrivals import SECOND_NS, Arrival
 from prfaas.sim.balance import BalanceSetup
 from prfaas.sim.chunked import ChunkedWorld
 from prfaas.sim.chunks import ChunkSetup
-from prfaas.sim.fromplan import BLOCK_TOKENS, Planned, with_cache
+from prfaas.sim.fromplan import BLOCK_TOKENS, Planned, with_cache, with_host
 from prfaas.sim.scenario import Scenario
 from prfaas.sim.sessions import Sessions
 from prfaas.sim.setup import Setup
@@ -144,7 +144,7 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
     )
     kind = World if scenario.prefill is None else ChunkedWorld
     world = kind(
-        changed(with_cache(planned, scenario.cache_bytes), scenario),
+        changed(_cached(planned, scenario), scenario),
         policy,
         _arrivals(run),
         tally,
@@ -162,6 +162,11 @@ def perform(run: Run, log: Log | None = None) -> Outcome:
     if world.interrupted:
         tally.end_early(int(outcome.arrivals_ns * WARM_UP))
     return outcome
+
+
+def _cached(planned: Planned, scenario: Scenario) -> Setup:
+    setup, host = with_cache(planned, scenario.cache_bytes), scenario.host
+    return setup if host is None else with_host(setup, planned, int(host.size), int(host.bps))
 
 
 def changed(setup: Setup, scenario: Scenario) -> Setup:

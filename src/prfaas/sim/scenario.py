@@ -121,6 +121,15 @@ class Balanced(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
 
 
+class HostTier(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Host memory as a second tier of each cluster's prefix cache."""
+
+    size: Annotated[Size, Meta(description="Of each cluster, all its nodes together.")]
+    bps: Annotated[
+        Bandwidth, Meta(description="What the host link of one node carries, in bits a second: 64 GB/s are 512Gbps.")
+    ] = field(name="bandwidth")
+
+
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it."""
 
@@ -129,6 +138,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Size | None,
         Meta(description="Prefix cache of each cluster. Left out: as the trace says; without a trace none."),
     ] = field(name="cache", default=None)
+    host: Annotated[HostTier | None, Meta(description="Left out: what a cache has no room for is lost.")] = None
     lease_ns: Annotated[
         Timeout,
         Meta(
@@ -191,6 +201,8 @@ def read_scenario(path: Path, setup: Setup) -> Scenario:
         raise document.error(*explain(error, document.value, Scenario)) from None
     if isinstance(said.arrivals, Bursts) and said.arrivals.length_ns >= said.arrivals.every_ns:
         raise document.error(("arrivals", "length"), "got no less than `every`; expected a shorter burst")
+    if said.host is not None and said.cache_bytes is None and setup.cache is None:
+        raise document.error(("host",), "got a host tier of no cache; expected `cache` too, or a trace with prefixes")
     if said.balance is not None and (why := unbalanced(setup)):
         raise document.error(("balance",), why)
     for at, fault in enumerate(said.faults):

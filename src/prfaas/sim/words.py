@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import floor, log10
 
-from prfaas.sim.answer import BalanceAnswer, CompareAnswer, Compared, FindMaxAnswer, simulate_answer
+from prfaas.sim.answer import BalanceAnswer, CompareAnswer, Compared, FindMaxAnswer, HostAnswer, simulate_answer
 from prfaas.sim.run import RANGE, Outcome
 
 SATURATED = "queues still grew at the end of arrivals: times depend on how long the run is"
@@ -54,6 +54,7 @@ def simulate_words(outcome: Outcome) -> str:
         f"found in caches {shown(said.hit_share, '.1%')}",
         f"egress {said.egress_gbps.mean:.2f} Gbps, peak {said.egress_gbps.peak:.2f}; busy: "
         + ", ".join(f"{name} {part:.0%}" for name, part in said.use.items()),
+        *([] if said.host is None else [_host_words(said.host)]),
         "decisions: " + ", ".join(f"{reason} {count}" for reason, count in said.decisions.items()),
         f"moved {said.moved}, prefilled again {said.rescued}, placed again {said.retried}"
         + (f"; no room in a cache {said.no_room}" if said.no_room else "")
@@ -64,6 +65,13 @@ def simulate_words(outcome: Outcome) -> str:
     if said.balance is not None:
         lines += ["", *_balance_words(said.balance)]
     return "\n".join(lines) + "\n"
+
+
+def _host_words(said: HostAnswer) -> str:
+    return (
+        f"from host memory {shown(said.hit_share, '.1%')}, waited {said.waited_s:.1f} s for it; moved there "
+        f"{said.saved_bytes / 1e9:.0f} GB, back {said.fetched_bytes / 1e9:.0f} GB"
+    )
 
 
 def _balance_words(said: BalanceAnswer) -> list[str]:

@@ -32,6 +32,7 @@ from prfaas.sim.roles import Roles
 from prfaas.sim.sessions import Sessions
 from prfaas.sim.setup import ClusterSetup, Setup
 from prfaas.sim.tally import Tally
+from prfaas.sim.tiers import TieredPrefixes
 from prfaas.sim.trouble import Trouble
 
 Log = Callable[[int, int, str, str, tuple[float, ...]], None]
@@ -93,6 +94,7 @@ class World:
         self._kv = setup.kv_bytes
         self.caches = [self.cache(setup) for _ in setup.clusters] if setup.cache else []
         self._lease_ns = setup.cache.lease_ns if setup.cache else 0
+        self._tiered = setup.cache is not None and setup.cache.host is not None
         self.pools = [self._pool(one) for one in setup.clusters]
         self.lines: dict[tuple[int, int], Line] = {}
         for link in setup.links:
@@ -158,7 +160,7 @@ class World:
     def cache(self, setup: Setup) -> Prefixes:
         """Of one cluster."""
         assert setup.cache is not None
-        return Prefixes(setup.cache)
+        return Prefixes(setup.cache) if setup.cache.host is None else TieredPrefixes(setup.cache)
 
     def promise(self, node: PrefillNode, end_ns: int) -> None:
         """Policies see that it will have work until then."""
@@ -266,14 +268,30 @@ class World:
 
     def _price(self, now_ns: int, request: Request) -> None:
         """Prefill times with what each cluster holds, or what it would hold if the longest prefix were copied there."""
-        tokens, uncached = request.tokens, request.uncached
+        tokens, uncached, tiered = request.tokens, request.uncached, self._tiered
         for at in request.options:
             cost = self._prefill[at]
             if cost is None:
                 continue
-            own = cost(uncached[at], tokens)
+            own = self._own_ns(at, request) if tiered else cost(uncached[at], tokens)
             copied = self._copied_ns(now_ns, request, at, own)
             request.prefill_ns[at] = own if copied is None else copied[0]
+
+    def _own_ns(self, at: int, request: Request) -> int:
+        """Prefill with what the cluster holds, what comes from its host included where that is sooner."""
+        cost = self._prefill[at]
+        assert cost is not None
+        own = cost(request.uncached[at], request.tokens)
+        if self._tiered:
+            cache = self.caches[at]
+            wait_ns = cache.fetch_ns(request.blocks, request.tokens)
+            if wait_ns:
+                own += wait_ns
+                without = cost(request.tokens - cache.near(request.blocks, request.tokens), request.tokens)
+                cache.fetches = own <= without
+                return min(own, without)
+            cache.fetches = True
+        return own
 
     def _copied_ns(self, now_ns: int, request: Request, at: int, own: int) -> tuple[int, int, int] | None:
         """(time, source, bytes) of copying a longer prefix first, where that is sooner."""
@@ -328,9 +346,7 @@ class World:
         """True: a longer prefix is on its way from elsewhere, and prefill waits for it."""
         at, tokens = node.cluster, request.tokens
         self._look(request)
-        cost = self._prefill[at]
-        assert cost is not None
-        own = cost(request.uncached[at], tokens)
+        own = self._own_ns(at, request)
         copied = self._copied_ns(now_ns, request, at, own)
         if copied is None:
             return False
@@ -379,8 +395,11 @@ class World:
         """Prefill time and bytes to send, by what the caches give now, which may not be what they had before."""
         cost, tokens, uncached = self._prefill[at], request.tokens, request.uncached
         assert cost is not None
+        if self._tiered:
+            uncached[at] = tokens - self.caches[at].usable(request.blocks, tokens)
+            self._own_ns(at, request)  # says whether it is worth fetching
         uncached[at] = tokens - self.caches[at].begin(request)
-        request.prefill_ns[at] = cost(uncached[at], tokens)
+        request.prefill_ns[at] = cost(uncached[at], tokens) + self.caches[at].wait_ns
         home = request.options[0]
         if at != home:
             uncached[home] = tokens - self.caches[home].expect(request)

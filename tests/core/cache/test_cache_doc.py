@@ -24,6 +24,21 @@ def test_the_tables_are_the_benchmarks() -> None:
         assert f"| {' | '.join(map(str, cells))} |" in page
 
 
+def test_the_table_of_two_tiers_is_the_benchmark() -> None:
+    page = (DOCS / "cache.md").read_text()
+    for trace in json.loads((DOCS / "benchmarks/tiers.json").read_text())["traces"]:
+        for way, points in trace["ways"].items():
+            shares = [f"{point['share']:.3f}" for point in points]
+            row = f"| {way} | {' | '.join(shares)} |"
+            if "host_blocks" in points[0]:
+                moved = [
+                    " / ".join(f"{point[name] / trace['requests']:.1f}" for name in ("saved_blocks", "fetched_blocks"))
+                    for point in points
+                ]
+                row += f"\n| out / back | {' | '.join(moved)} |"
+            assert row in page
+
+
 def test_ours_is_at_least_any_naive_choice() -> None:
     """By the file, which whoever runs the benchmark again may commit."""
     for trace in json.loads((DOCS / "benchmarks/snapshots.json").read_text())["traces"]:

@@ -7,7 +7,7 @@ blocks that only it needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prfaas.core.cache.blocks import FreeBlocks
 from prfaas.core.cache.eviction import Ages
@@ -24,7 +24,8 @@ class Store:
     """Prefixes and snapshots in `capacity_blocks` blocks, less those that are `lent` to requests.
 
     Counters: `stored_blocks` (became prefix blocks), `evicted_blocks`. `tick` counts uses. `moves`, unless None: every
-    block number that was stored, and ~number of every one that was evicted, in order.
+    block number that was stored, and ~number of every one that was evicted, in order. `leaves`, unless None, is told of
+    a node before its snapshot, or its last blocks, are evicted.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Store:
         "capacity_blocks",
         "evicted_blocks",
         "free",
+        "leaves",
         "lent",
         "moves",
         "nodes",
@@ -53,6 +55,7 @@ class Store:
         self.lent = self.pinned = self.nodes = self.tick = 0
         self.stored_blocks = self.evicted_blocks = 0
         self.moves: list[int] | None = None
+        self.leaves: Callable[[Node], None] | None = None
         self._serial = 0
 
     @property
@@ -184,6 +187,8 @@ class Store:
             node = self.ages.oldest()
             if node is None:
                 raise InvariantError("no block may go, but room was promised")
+            if self.leaves is not None:
+                self.leaves(node)
             size = len(node.ids)
             if missing < size:
                 self._evict(node.blocks[size - missing :])
@@ -207,6 +212,8 @@ class Store:
 
     def _evict_snapshot(self, node: Node) -> None:
         assert node.state is not None
+        if self.leaves is not None:
+            self.leaves(node)
         self._evict(node.state)
         node.state = None
         self._tidy(node)
