@@ -8,7 +8,8 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.cluster.test_kvfollow import Head, free
+from tests.cluster.test_kvfollow import Head
+from tests.freeports import free_endpoint
 from tests.vllm.pair import PYTHON, ROOT
 
 from prfaas.core.index.places import Known
@@ -32,7 +33,7 @@ class Publisher:
 
 @contextlib.asynccontextmanager
 async def pair(steps: int) -> AsyncIterator[tuple[Publisher, Head]]:
-    replay = free()
+    replay = free_endpoint()
     head = Head(replay, ours=False)
     process = await asyncio.create_subprocess_exec(
         *(PYTHON, "-m", "tests.vllm.publisher", head.at, replay, str(steps)),
