@@ -196,6 +196,7 @@ class Node(RuleBasedStateMachine):
             self.loop.run_until_complete(asyncio.wait(self.tasks.values()))
         self.run(0)
         assert (self.room.blocks_in_use, self.room.waiting, self.engine.running) == (0, 0, 0)
+        assert self.prefixes.holds == 0
         self.room.validate()
         blocks = self.prefixes.capacity_blocks - self.snapshot_blocks
         assert self.prefixes.begin("all", self.prefixes.want(blocks * self.engine.limits.block_tokens)) is not None

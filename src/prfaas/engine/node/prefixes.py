@@ -108,6 +108,11 @@ class Prefixes:
         """Blocks of prefixes that are kept."""
         return self._pool.prefix_blocks
 
+    @property
+    def holds(self) -> int:
+        """Hand-overs that hold a prefix and have not begun."""
+        return len(self._holds)
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks for the rows of `tokens` tokens."""
         return -(-tokens // self._spec.block_tokens)
