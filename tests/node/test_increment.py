@@ -10,12 +10,22 @@ from typing import Any
 
 import pytest
 
+from prfaas.cluster.enginemap import EngineMap
 from prfaas.core.cache.layout import KVLayout
+from prfaas.core.cache.spec import PoolSpec
+from prfaas.core.ids import ClusterName, Epoch, NodeName
+from prfaas.core.index.changes import apply
+from prfaas.core.index.index import PrefixIndex
+from prfaas.core.index.places import Place
 from prfaas.core.transfer.extent import extent_bytes, needed
 from prfaas.engine.node.identity import NodeLimits
+from prfaas.engine.node.prefixes import Prefixes
 from prfaas.engine.node.room import Room
+from prfaas.engine.node.telling import Telling
+from prfaas.model.blockhash import CacheKey, block_hashes
 from prfaas.testing.engine import PARTS
 from prfaas.testing.noderig import LIMITS, Answer, Node, Pair, Rig, until
+from prfaas.wire.kvevents import KVEvent
 
 TEXT = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of "
 BLOCK, WINDOW = LIMITS.block_tokens, PARTS[2].window
@@ -67,6 +77,37 @@ async def test_each_turn_crosses_once(pair: Pair, rig: Rig, choices: int) -> Non
         said += decoded.choices[0].text + TEXT[: 20 + 10 * turn]
     assert holding > 3 * len(TEXT) // 2
     assert await pair.home.metric("vllm:prefix_cache_queries_total") == 0
+
+
+def test_rows_are_told_as_no_place_to_resume() -> None:
+    """To those who listened from the start, and to those who come later."""
+    place, root = Place(ClusterName("c"), NodeName("n")), CacheKey("model").root()
+    index, follower = PrefixIndex(), EngineMap(place, lambda salt, adapter: root, canonical=True)
+    index.open(place, Epoch(1))
+
+    def told(*events: KVEvent) -> None:
+        for change in follower.changes(events):
+            apply(index, change)
+
+    telling = Telling(root, told)
+    prefixes, tokens = Prefixes(PoolSpec(64, 1), 64, 50, telling=telling), list(range(200))
+    for landed, kept, held in ((True, 0, 0), (False, 192, 192)):
+        assert prefixes.hold("one", tokens) == held
+        reuse = prefixes.begin("one", prefixes.want(220, 1, tokens, landed=landed))
+        assert reuse is not None
+        if not landed:
+            assert reuse.tokens == 0
+            reuse.take(192, [object()])
+        reuse.leave(tokens, 199, [object()] * 3)
+        prefixes.end("one")
+        prefixes.validate()
+        assert prefixes.prefix_blocks == 3 + (not landed)
+        late = PrefixIndex()
+        late.open(place, Epoch(1))
+        for change in EngineMap(place, lambda salt, adapter: root, canonical=True).changes(telling.snapshot()):
+            apply(late, change)
+        for one in (index, late):
+            assert one.usable(block_hashes(tokens, root)).in_cluster(place.cluster) == kept
 
 
 async def test_a_node_without_a_cache_asks_for_all(rig: Rig) -> None:

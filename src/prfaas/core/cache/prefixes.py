@@ -19,7 +19,7 @@ Eviction is LRU. Using a prefix refreshes it to its end; using a snapshot refres
 it needs, not the snapshots on the way. Without state the last block of the oldest path goes first, one by one; with
 state the oldest snapshot goes with the blocks that only it needs.
 
-A few lines over 400: most are what callers must know, and every method moves blocks between the same three states.
+Over 400 lines: most are what callers must know, and every method moves blocks between the same three states.
 """
 
 from __future__ import annotations

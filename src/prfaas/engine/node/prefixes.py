@@ -2,7 +2,8 @@
 
 It knows `core.cache` and what sequences leave (`engine.reuse`). It does not know who waits for room, nor what is in a
 piece. All books are kept on the event loop; engines read and make pieces elsewhere and never change one, so none of
-them needs a lock. A piece lives exactly as long as its block is part of a stored prefix: `validate` says so.
+them needs a lock. A piece is kept exactly as long as its block is part of a stored prefix: `validate` says so. Only a
+hand-over that holds a prefix may have it longer (see `hold`).
 """
 
 from __future__ import annotations

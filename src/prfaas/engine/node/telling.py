@@ -83,10 +83,10 @@ class Telling:
         if blocks:
             events.append(BlocksRemoved(tuple(blocks)))
         rows = list(self._stored(end for end in new.values() if not end.state))
+        events += rows
         if rows and self.stateful and not self._said:
             self._said = True
-            rows += _no_state(rows)
-        events += rows
+            events += _no_state(rows)
         events += self._snapshots(end for end in new.values() if end.state)
         if events:
             self.publish(*events)
