@@ -8,7 +8,7 @@ are equal tokens. What crosses is what the decode node's transport counted, ever
 what the prefill node's counters say. `prefix_cache: false` is the reference, in the same run. Answers must be equal.
 
 The state at the end of a prompt crosses always, and does not shrink with `--divide`: then its share is as many times
-larger than it would be.
+larger than it would be. `kv_bytes_undivided` is computed from what was measured: rows times `--divide`, states as is.
 
 *Least* is what would cross if the decode node held all rows that it ever received, in whole blocks of 64 tokens.
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.e2e.system import System
+from tests.e2e.system import System, until
 
 from prfaas.core.cache.layout import KVLayout, PartKind
 from prfaas.core.transfer.extent import extent_bytes, needed
@@ -77,11 +77,15 @@ policy: {{kind: threshold, threshold: 1}}
 
 
 def counted(system: System) -> Counted:
-    """All since the start."""
+    """All since the start. The prefill node counts a prompt a little after it was answered."""
 
-    def tokens(node: str, source: str) -> int:
-        return int(system.metric(node, "prfaas_prompt_tokens_total", source=source))
+    def tokens(node: str, *sources: str) -> int:
+        return sum(int(system.metric(node, "prfaas_prompt_tokens_total", source=source)) for source in sources)
 
+    until(
+        "both ends have counted",
+        lambda: tokens("far-prefill", "computed", "cached") == tokens("home-decode", "received", "held"),
+    )
     return Counted(
         int(system.metric("home-decode", "prfaas_kv_bytes_total")),
         tokens("home-decode", "received"),
@@ -201,6 +205,20 @@ def least(rows: Sequence[Row], layout: KVLayout, divide: int) -> dict[str, int]:
     return found
 
 
+def more_ratios(found: dict[str, Any]) -> dict[str, float]:
+    """Of a replay: the least that is possible, rows alone, and all bytes were lengths not divided (rows that many times
+    as many, states as they are)."""
+    ours, theirs, fewest, states = found["with_caches"], found["without"], found["least"], found["state_bytes"]
+    rows, all_rows = ours["kv_bytes"] - states, theirs["kv_bytes"] - states
+    whole, all_whole = (some * found["divide"] + states for some in (rows, all_rows))
+    return {
+        "least_kv_bytes": round(fewest["kv_bytes"] / theirs["kv_bytes"], 4),
+        "least_received_tokens": round(fewest["received_tokens"] / theirs["received_tokens"], 4),
+        "row_bytes": round(rows / all_rows, 4),
+        "kv_bytes_undivided": round(whole / all_whole, 4),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, help="a trace in Mooncake's format; left out: no replay")
@@ -229,10 +247,7 @@ def main() -> None:
         state = sum(part.unit_bytes for part in layout.parts if part.kind is PartKind.STATE) * len(rows)
         found |= {"divide": asked.divide, "bytes_scale": asked.bytes_scale, "state_bytes": state}
         found["least"] = least(rows, layout, asked.divide)
-        found["ratio"]["least_kv_bytes"] = round(found["least"]["kv_bytes"] / found["without"]["kv_bytes"], 4)
-        found["ratio"]["least_received_tokens"] = round(
-            found["least"]["received_tokens"] / found["without"]["received_tokens"], 4
-        )
+        found["ratio"] |= more_ratios(found)
         del found["by_request"], found["by_request_without"]
         runs.append(found)
     for one in runs:
