@@ -117,7 +117,8 @@ async def test_a_prefill_node_reuses_too_and_sends_what_is_lacking(pair: Pair) -
         prefilled, decoded = await pair.hand_over(f"t.{number}", prompt)
         *_, received_now, held_now = await computed(pair.home)
         held = held_now - held
-        assert held == (len(prompt) - 10) // 16 * 16  # the window at the end must be whole, and has 10 rows
+        # As far as the window at the end crosses whole, 10 rows; or at a snapshot, which has the window's rows.
+        assert held == max((len(prompt) - 10) // 16 * 16, (len(prompt) - 1) // 64 * 64)
         assert received_now - received == len(prompt) - held
         assert decoded.text == alone.text
         assert cached(prefilled) == cached(decoded) == hit
