@@ -112,3 +112,23 @@ def test_a_turn_is_left_to_the_decode_node_that_has_the_one_before(holding: Syst
     assert cached(answer) >= 1984
     assert prefilled == [0, 0]
     holding.settled()
+
+
+def test_a_long_chat_crosses_the_link_once(tiny: System, one_process: Reference) -> None:
+    """Of each turn only what the decode node has not seen, and the state; the answers are its own."""
+    text = licences()[12_000:]
+    said, before, crossed = text[:1500], 0, []
+    for turn in range(3):
+        held, moved = (
+            tiny.metric("home-decode", "prfaas_prompt_tokens_total", source="held"),
+            tiny.metric("home-decode", "prfaas_kv_bytes_total"),
+        )
+        answer, route = ask(tiny.url, {"model": tiny.model, "prompt": said, "temperature": 0, "max_tokens": 30})
+        assert route == "remote; cluster=far; reason=long"
+        assert answer.text == one_process(said, 30)
+        assert tiny.metric("home-decode", "prfaas_prompt_tokens_total", source="held") - held == before - before % 64
+        crossed.append(tiny.metric("home-decode", "prfaas_kv_bytes_total") - moved)
+        before = answer.usage["prompt_tokens"] - 1 + answer.usage["completion_tokens"]
+        said += answer.text + text[2000 + 40 * turn : 2040 + 40 * turn]
+    assert crossed[0] > 2 * max(crossed[1:])
+    tiny.settled()

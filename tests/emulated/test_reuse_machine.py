@@ -24,7 +24,7 @@ from prfaas.engine.node.telling import Telling
 from prfaas.engine.reuse import spec_of
 from prfaas.model.blockhash import CacheKey, block_hashes
 from prfaas.model.bytemodel import VOCAB
-from prfaas.testing.gather import Gatherer
+from prfaas.testing.gather import Clipped, Gatherer
 from prfaas.wire.kvevents import KVEvent, KVEvents, decode, encode
 from tests.emulated.conftest import engine, greedy, ids
 
@@ -64,7 +64,7 @@ class Node(RuleBasedStateMachine):
         self.prefixes = Prefixes(spec, block_tokens, capacity, copies=copies, placement=placement, telling=self.telling)
         self.room = Room(self.prefixes, blocks, 4, 100)
         self.tasks: dict[str, asyncio.Task[Any]] = {}
-        self.number = 0
+        self.number = self.landed = self.held = 0
         self.words: list[list[int]] = [[0], [0, 1, 2], [1, 1, 1, 1, 1]]
 
     @rule(word=WORDS, more=st.integers(1, 70), count=st.integers(1, 90), steps=st.integers(0, 200))
@@ -79,6 +79,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(word=WORDS, more=st.integers(1, 70), count=st.integers(1, 90), steps=st.integers(0, 200))
     def land(self, word: list[int], more: int, count: int, steps: int) -> None:
+        self.words.append(word)
         self.spawn(self.answered(prompt(word, more), count, landed=True), steps)
 
     @rule(steps=st.integers(1, 400))
@@ -142,23 +143,30 @@ class Node(RuleBasedStateMachine):
 
     async def answered(self, tokens: list[int], count: int, landed: bool = False) -> None:
         owner = f"a{id(tokens)}"
-        kv = None
-        if landed:
-            sink = Gatherer(self.engine.layout, len(tokens) - 1)
-            await self.engine.prefill(tokens[:-1], sink)
-            kv = sink.landed
-        reuse = await self.room.enter(owner, self.prefixes.want(len(tokens) + count, 1, tokens, landed=landed))
+        kv, held = None, 0
         try:
-            assert not (landed and reuse.tokens)
+            if landed:
+                held = self.room.hold(owner, tokens)
+                assert held < len(tokens) - 1
+                sink = Gatherer(self.engine.layout, len(tokens) - 1, held)
+                await self.engine.prefill(tokens[:-1], Clipped(sink))
+                assert sink.coverage.complete
+                kv = sink.landed
+            reuse = await self.room.enter(owner, self.prefixes.want(len(tokens) + count, 1, tokens, landed=landed))
+            assert reuse.tokens == held or not landed
             made = []
             answer = self.engine.generate(tokens, greedy(count), kv, reuse)
             try:
                 async for token in answer:
                     made.append(token)
+                    if landed:
+                        reuse.copied()
             finally:
                 await answer.aclose()
         finally:
             self.room.leave(owner)
+        self.landed += landed
+        self.held += held > 0
         plain = [token async for token in self.engine.generate(tokens, greedy(count), None)]
         assert ids(made) == ids(plain)
 
@@ -188,6 +196,7 @@ class Node(RuleBasedStateMachine):
             self.loop.run_until_complete(asyncio.wait(self.tasks.values()))
         self.run(0)
         assert (self.room.blocks_in_use, self.room.waiting, self.engine.running) == (0, 0, 0)
+        assert self.prefixes.holds == 0
         self.room.validate()
         blocks = self.prefixes.capacity_blocks - self.snapshot_blocks
         assert self.prefixes.begin("all", self.prefixes.want(blocks * self.engine.limits.block_tokens)) is not None

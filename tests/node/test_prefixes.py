@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from prfaas.core.cache.layout import KVLayout
+from prfaas.core.transfer.extent import extent_bytes, needed
 from prfaas.engine.node.identity import NodeLimits
 from prfaas.testing.noderig import LIMITS, MODEL, Answer, Node, Pair, Rig, until
 
@@ -20,15 +22,21 @@ def cached(answer: Answer) -> int:
     return int(answer.usage["prompt_tokens_details"]["cached_tokens"])
 
 
-async def computed(node: Node) -> tuple[int, int, int]:
-    """Prompt tokens computed, cached, received, as /metrics has them."""
+def crossing(layout: KVLayout, length: int, held: int) -> int:
+    """Bytes that cross to a receiver that holds `held` tokens."""
+    parts = {(part.layer, part.name): part for part in layout.parts}
+    return sum(extent_bytes(parts[one.layer, one.part], one) for one in needed(layout, length, held))
+
+
+async def computed(node: Node) -> tuple[int, int, int, int]:
+    """Prompt tokens computed, cached, received, held, as /metrics has them."""
     lines = (await node.get("/metrics")).body.decode().splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if line.startswith("prfaas_prompt_tokens_total"))
-    sources = "computed", "cached", "received"
-    computed, cached, received = (
+    sources = "computed", "cached", "received", "held"
+    computed, cached, received, held = (
         int(float(found.get(f'prfaas_prompt_tokens_total{{source="{source}"}}', 0))) for source in sources
     )
-    return computed, cached, received
+    return computed, cached, received, held
 
 
 async def prefix_blocks(node: Node) -> int:
@@ -57,7 +65,7 @@ async def test_a_chat_computes_each_turn_once(node: Node, rig: Rig, stream: bool
         used = answer.usage
         before = used["prompt_tokens"] + used["completion_tokens"] - 1
         turns.append({"role": "assistant", "content": answer.text})
-    asked, hits, received = await computed(node)
+    asked, hits, received, _ = await computed(node)
     assert (asked, received) == (node.engine.computed + 3, 0)  # the last token of each prompt is decoded
     assert asked + hits == (await computed(plain))[0]
     assert hits == await node.metric("vllm:prefix_cache_hits_total") > 0
@@ -100,18 +108,23 @@ async def test_an_answer_cut_by_a_stop_string_is_kept(node: Node) -> None:
     assert cached(await node.complete(TEXT + answer.text + "?")) == length - length % 64
 
 
-async def test_a_prefill_node_reuses_too_and_sends_all(pair: Pair) -> None:
+async def test_a_prefill_node_reuses_too_and_sends_what_is_lacking(pair: Pair) -> None:
+    """How much the decode node held was kept of what it computed alone before, and changes nothing of the rest."""
     one, two = TEXT + "one", TEXT + "two, which is longer"
     for number, (prompt, hit) in enumerate([(one, 0), (one, 64), (two, 64), (two, 128)]):
         alone = await pair.home.complete(prompt)
-        before = pair.far.engine.computed
+        before, (*_, received, held) = pair.far.engine.computed, await computed(pair.home)
         prefilled, decoded = await pair.hand_over(f"t.{number}", prompt)
+        *_, received_now, held_now = await computed(pair.home)
+        held = held_now - held
+        # As far as the window at the end crosses whole, 10 rows; or at a snapshot, which has the window's rows.
+        assert held == max((len(prompt) - 10) // 16 * 16, (len(prompt) - 1) // 64 * 64)
+        assert received_now - received == len(prompt) - held
         assert decoded.text == alone.text
         assert cached(prefilled) == cached(decoded) == hit
         assert pair.far.engine.computed - before == len(prompt) - hit
-        assert prefilled.json["kv_transfer_params"]["bytes"] == pair.far.engine.layout.bytes_at(len(prompt))
+        assert prefilled.json["kv_transfer_params"]["bytes"] == crossing(pair.far.engine.layout, len(prompt), held)
     assert (await computed(pair.far))[1] == 64 + 64 + 128
-    assert (await computed(pair.home))[2] == 2 * len(one) + 2 * len(two)
 
 
 async def test_a_chat_that_came_over_the_link_goes_on_at_home(pair: Pair) -> None:

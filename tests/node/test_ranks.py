@@ -26,9 +26,9 @@ class Dials:
     """A transport that only says what it was asked for."""
 
     def receive(
-        self, transfer: TransferId, layout: KVLayout, length: int, remote: list[Peer], *_: Any, **__: Any
+        self, transfer: TransferId, layout: KVLayout, length: int, remote: list[Peer], *_: Any, held: int, **__: Any
     ) -> Any:
-        self.asked = transfer, [peer.port for peer in remote]
+        self.asked = transfer, [peer.port for peer in remote], held
         return SimpleNamespace(ended=nothing)
 
 
@@ -46,8 +46,8 @@ async def test_who_is_dialled(ranks: int, name: str, ports: list[int]) -> None:
     arrivals = Arrivals(engine, dials, Credits(1000, 1), tasks, Metrics())  # type: ignore[arg-type]
     leg = TransferParams("t.1", remote=[Address("h", port) for port in range(ranks)])
     asked: Any = SimpleNamespace(leg=leg, transfer=TransferId("t.1"), kv_tokens=3, deadline_ns=0)
-    await arrivals.begin(asked)
-    assert dials.asked == (name, ports)
+    await arrivals.begin(asked, lambda: 2)
+    assert dials.asked == (name, ports, 2)
     await tasks.close()
 
 

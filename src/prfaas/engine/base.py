@@ -119,8 +119,9 @@ class Engine(Protocol):
     ) -> AsyncGenerator[Token, None]:
         """Answer `tokens`. With `landed` (length N-1) only the last token is computed, else all of them but those that
         `reuse` resumes from, by the same N-1 + 1 split, so that all ways give the same tokens in float32. With
-        `max_tokens` 0 the prompt is scored and one Token comes, `NO_TOKEN`, which has its logprobs. Prompt logprobs,
-        `landed` and a prefix exclude each other.
+        `max_tokens` 0 the prompt is scored and one Token comes, `NO_TOKEN`, which has its logprobs. Prompt logprobs
+        exclude both `landed` and a prefix.
 
-        Closing the generator stops the work. The engine copies what it needs of `landed` before the first token.
+        `landed.held` is how many tokens `reuse` resumes from: rows before are its own, those after, and the state,
+        landed. Closing the generator stops the work. The engine copies what it needs of both before the first token.
         """

@@ -7,7 +7,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from prfaas.core.cache.layout import KVLayout, PartKind
 from prfaas.core.cache.spec import PoolSpec
@@ -26,17 +26,32 @@ class Reuse:
     """Of one sequence. What it resumes from is read by the engine, what it leaves is written by it.
 
     Resumed: the first `tokens` tokens, by `blocks`, one piece a block, and `state`, the pieces of the snapshot there.
-    With 0 tokens nothing is.
+    With 0 tokens nothing is. Where the KV of what follows was received `state` may be empty: the received one counts.
 
     Left: `ids`, of which the KV of the first `length` was computed or received; `made`, pieces of the full blocks after
-    those resumed (in a model with state as far as the last snapshot); `states`, the pieces of each snapshot by length.
-    Complete when `prefill` has returned, or `generate` was closed. Nothing is left where `keeps` is False.
+    the first `stored` tokens, which are kept already (in a model with state as far as the last snapshot, but with
+    `rows` to the end); `states`, the pieces of each snapshot by length. Complete when `prefill` has returned, or
+    `generate` was closed. Nothing is left where `keeps` is False.
 
     Snapshots are wanted at `stops`, and in the answer at the last multiple of `every` (0: at none). At most `allowed`
     are held at once, and the shortest go first; whoever gave the sequence its room may lower that at any time.
     """
 
-    __slots__ = ("allowed", "blocks", "every", "ids", "keeps", "length", "made", "state", "states", "stops", "tokens")
+    __slots__ = (
+        "allowed",
+        "blocks",
+        "every",
+        "ids",
+        "keeps",
+        "length",
+        "made",
+        "rows",
+        "state",
+        "states",
+        "stops",
+        "stored",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -47,9 +62,12 @@ class Reuse:
         stops: Sequence[int] = (),
         every: int = 0,
         keeps: bool = True,
+        stored: int | None = None,
+        rows: bool = False,
     ) -> None:
         self.tokens, self.blocks, self.state = tokens, blocks, state
         self.stops, self.every, self.keeps = frozenset(stops), every, keeps
+        self.stored, self.rows = tokens if stored is None else stored, rows
         self.allowed = 0
         self.length = 0
         self.ids: Sequence[int] = ()
@@ -82,13 +100,18 @@ class Reuse:
         """What the sequence leaves, beside `states`."""
         self.ids, self.length, self.made = ids, length, made
 
+    def copied(self) -> None:
+        """The sequence has what it resumes from: it is not needed here any more."""
+        self.blocks = self.state = ()
+
     def let_go(self) -> None:
         """Nobody needs what is held here any more."""
-        self.blocks = self.state = self.made = self.ids = ()
+        self.copied()
+        self.made = self.ids = ()
         self.states = {}
 
 
-def last_block(spec: PoolSpec, length: int, states: Mapping[int, Sequence[Piece]]) -> int:
-    """Up to which block a sequence of `length` tokens with these snapshots leaves rows."""
-    stop = max(states, default=0) if spec.stateful else length
+def last_block(spec: PoolSpec, length: int, reuse: Reuse) -> int:
+    """Up to which block a sequence of `length` tokens leaves rows, with the snapshots that it has taken."""
+    stop = max(reuse.states, default=0) if spec.stateful and not reuse.rows else length
     return min(stop, length) // spec.block_tokens

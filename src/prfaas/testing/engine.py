@@ -11,10 +11,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
+from prfaas.core.errors import InvariantError
 from prfaas.core.transfer.extent import Extent, needed
 from prfaas.engine.base import NO_TOKEN, KVSink, Limits, Logprobs, Sampling, Token
 from prfaas.engine.emulated import kept
 from prfaas.engine.emulated.derive import Chain, Letters, deviations, kv
+from prfaas.engine.landed import check
 from prfaas.engine.reuse import Reuse, spec_of
 from prfaas.transport.base import LandedKV
 
@@ -102,14 +104,14 @@ class DerivedEngine:
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None
     ) -> AsyncGenerator[Token, None]:
-        """Raises WrongKV unless `landed` is exactly the KV of all tokens but the last."""
+        """Raises WrongKV unless `landed` is exactly the KV of all tokens but the last, less what `reuse` holds."""
         self.seen["alone" if landed is None else "landed"] += 1
         self.running += 1
         reuse, chain, made, right = reuse or Reuse(keeps=False), Chain(tokens), 0, False
         try:
-            kept.check(reuse, chain, self._spec)
+            kept.check(reuse, chain, self._spec, landed=landed is not None)
             if landed is not None:
-                self._check(chain, landed)
+                self._check(chain, landed, reuse)
             else:
                 self.computed += len(tokens) - 1 - reuse.tokens
             right = True
@@ -141,9 +143,11 @@ class DerivedEngine:
         chance = b"" if sampling.temperature == 0 else str(sampling.seed).encode()
         return LETTERS.next(chain.digest(chain.length), b"", chance)
 
-    def _check(self, chain: Chain, landed: LandedKV) -> None:
-        if landed.length != chain.length - 1 or landed.held:
-            raise WrongKV(f"KV of {landed.length} tokens, {landed.held} of them held, for {chain.length - 1}")
+    def _check(self, chain: Chain, landed: LandedKV, reuse: Reuse) -> None:
+        try:
+            check(self.layout, chain.length - 1, landed, reuse)
+        except InvariantError as error:
+            raise WrongKV(str(error)) from None
         if any(deviations(self.layout, chain, landed)):
             raise WrongKV(f"not the KV of these {landed.length} tokens")
 

@@ -269,6 +269,7 @@ class Rig:
                 room.validate()
                 assert room.waiting == 0
                 assert not room._slots
+                assert room.prefixes.holds == 0
                 for metric in ("prfaas_blocks_in_use", "prfaas_transfers_in_use"):
                     assert await node.metric(metric) == 0
 

@@ -8,7 +8,7 @@ from prfaas.core.cache.spec import PoolSpec
 
 BLOCK = 64
 WORDS = st.lists(st.integers(0, 2), max_size=7)
-SPECS = [PoolSpec(BLOCK), PoolSpec(BLOCK, 1), PoolSpec(BLOCK, 3), PoolSpec(16, 2)]
+SPECS = [PoolSpec(BLOCK), PoolSpec(BLOCK, 1), PoolSpec(BLOCK, 3), PoolSpec(16, 2), PoolSpec(BLOCK, 2, 0, 150)]
 
 
 class Chains:

@@ -22,6 +22,14 @@ def test_the_tables_are_the_benchmarks() -> None:
     for model in json.loads((DOCS / "benchmarks/reuse.json").read_text())["models"]:
         cells = [model["model"], *(model["ratio"][way] for way in ("fresh", "again", "turn"))]
         assert f"| {' | '.join(map(str, cells))} |" in page
+    for run in json.loads((DOCS / "benchmarks/increment.json").read_text())["runs"]:
+        assert run["same_answers"] == run["requests"]
+        for name in ("kv_bytes", "received_tokens", "prefilled_tokens"):
+            with_caches, without = run["with_caches"][name], run["without"][name]
+            assert round(with_caches / without, 4) == run["ratio"][name] < 1
+            assert f"{with_caches:,} of {without:,}" in page
+        for name, value in run["ratio"].items():
+            assert str(value) in page, name
 
 
 def test_the_table_of_two_tiers_is_the_benchmark() -> None:

@@ -25,6 +25,7 @@ class Pools(RuleBasedStateMachine):
         self.chains = Chains()
         self.memory: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.working: dict[int, tuple[list[int], int]] = {}
+        self.pinned: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         self.shipped: dict[int, tuple[int, list[int]]] = {}
         self.number = 0
         self.now = 0
@@ -39,7 +40,7 @@ class Pools(RuleBasedStateMachine):
         if grant is None:
             assert before == (self.pool.used_blocks, self.pool.room_blocks, self.pool.evicted_blocks)
             assert usable == self.pool.usable(chain, tokens)
-            assert self.working or self.shipped or not self.pool.can_ever(tokens)
+            assert self.working or self.shipped or self.pinned or not self.pool.can_ever(tokens)
             return
         assert grant.cached_tokens <= usable <= grant.shared_tokens <= tokens
         least = -(-tokens // size) + 2 * self.pool.spec.snapshot_blocks
@@ -58,11 +59,65 @@ class Pools(RuleBasedStateMachine):
         self.working[self.number] = (chain, tokens)
         self.number += 1
 
+    @rule(word=WORDS, more=st.integers(0, 200))
+    def begin_with_rows(self, word: list[int], more: int) -> None:
+        """The state comes from elsewhere."""
+        size, spec = self.pool.spec.block_tokens, self.pool.spec
+        chain, tokens = self.chains.of(word), len(word) * size + more
+        usable = self.pool.usable(chain, tokens)
+        grant = self.pool.begin(self.number, chain, tokens, rows=True)
+        if grant is None:
+            assert self.working or self.shipped or self.pinned or not self.pool.can_ever(tokens)
+            return
+        least = -(-tokens // size) + 2 * spec.snapshot_blocks
+        assert grant.cached_tokens == grant.shared_tokens or least > self.pool.capacity_blocks
+        assert grant.cached_tokens >= usable or least > self.pool.capacity_blocks
+        held, cached = self.pool.held(self.number), grant.cached_tokens // size
+        for end, block in enumerate(held.prefix, 1):
+            assert self.memory[block] == ("tokens", tuple(chain[:end]))
+        for end, block in enumerate(held.own, cached + 1):
+            self.memory[block] = ("tokens", tuple(chain[:end]) if end <= len(chain) else (-1, self.number))
+        self.working[self.number] = (chain, tokens)
+        self.number += 1
+
+    @rule(word=WORDS, more=st.integers(1, 200))
+    def pin(self, word: list[int], more: int) -> None:
+        size, spec = self.pool.spec.block_tokens, self.pool.spec
+        chain, tokens = self.chains.of(word), len(word) * size + more
+        usable = self.pool.usable(chain, tokens - 1)
+        held = self.pool.pin(self.number, chain, tokens)
+        assert held < tokens
+        assert held >= usable
+        there = self.pool.held(self.number)
+        assert not there.own
+        assert len(there.prefix) == held // size
+        if held > usable:
+            assert held <= tokens - spec.window_tokens
+        elif spec.stateful and held:
+            assert len(there.state) == spec.snapshot_blocks
+        for end, block in enumerate(there.prefix, 1):
+            assert self.memory[block] == ("tokens", tuple(chain[:end]))
+        self.pinned[self.number] = [(block, tuple(chain[:end])) for end, block in enumerate(there.prefix, 1)]
+        self.number += 1
+
+    @precondition(lambda self: self.pinned)
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.pinned)))
+        del self.pinned[request]
+        self.pool.drop(request)
+
     @precondition(lambda self: self.working)
-    @rule(data=st.data(), stops=STOPS, spare=STOPS)
-    def end(self, data: st.DataObject, stops: list[int], spare: list[int]) -> None:
+    @rule(data=st.data(), stops=STOPS, spare=STOPS, rows=st.booleans())
+    def end(self, data: st.DataObject, stops: list[int], spare: list[int], rows: bool) -> None:
         request, chain, tokens = self.pick(data)
-        self.fill(chain, self.pool.end(request, chain, tokens, self.lengths(stops), self.lengths(spare)))
+        self.fill(chain, self.pool.end(request, chain, tokens, self.lengths(stops), self.lengths(spare), rows=rows))
+        if rows:
+            full = min(len(chain), tokens // self.pool.spec.block_tokens)
+            again = self.pool.pin(self.number, chain, tokens + 1 + self.pool.spec.window_tokens)
+            assert again == full * self.pool.spec.block_tokens
+            self.pool.drop(self.number)
+            self.number += 1
 
     @precondition(lambda self: self.working)
     @rule(data=st.data(), stops=STOPS, spare=STOPS, lease=st.integers(0, 5))
@@ -124,6 +179,11 @@ class Pools(RuleBasedStateMachine):
             self.pool.validate()
 
     @invariant()
+    def pinned_blocks_are_left_alone(self) -> None:
+        for blocks in getattr(self, "pinned", {}).values():
+            assert all(self.memory[block] == ("tokens", prefix) for block, prefix in blocks)
+
+    @invariant()
     def transfer_blocks_are_left_alone(self) -> None:
         for request, (_, own) in getattr(self, "shipped", {}).items():
             assert self.pool.held(request).own == own
@@ -132,7 +192,7 @@ class Pools(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "pool"):
             return
-        for request in [*self.working, *self.shipped]:
+        for request in [*self.working, *self.shipped, *self.pinned]:
             self.pool.drop(request)
         assert self.pool.working_blocks == 0
         assert self.pool.room_blocks == self.pool.capacity_blocks

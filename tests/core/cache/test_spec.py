@@ -16,7 +16,7 @@ WINDOW = Part(2, "k", PartKind.WINDOW, (2, 64), "bfloat16", window=100)
 def test_a_snapshot_is_states_and_last_windows_in_whole_blocks() -> None:
     layout = KVLayout("x", (MLA, STATE, WINDOW))
     assert block_bytes(layout, 64) == 64 * 1152
-    assert PoolSpec.of_layout(layout, 64) == PoolSpec(64, -(-(262_144 + 25_600) // 73_728))
+    assert PoolSpec.of_layout(layout, 64) == PoolSpec(64, -(-(262_144 + 25_600) // 73_728), window_tokens=100)
     assert PoolSpec.of_layout(KVLayout("x", (MLA,)), 64) == PoolSpec(64)
 
 

@@ -46,7 +46,7 @@ def audit(pool: PrefixPool) -> None:
         if root:
             continue
         _demand(0 < node.stop - node.start == len(node.ids) == len(node.blocks), "a run has not one number a block")
-        _demand(node.state is None or len(node.state) == pool.spec.snapshot_blocks, "a snapshot of another size")
+        _demand(not node.state or len(node.state) == pool.spec.snapshot_blocks, "a snapshot of another size")
         if stateful:
             useful = node.state is not None or node.pins or node.children
             _demand(bool(useful), f"blocks up to {node.stop} are kept, and nothing can resume there")

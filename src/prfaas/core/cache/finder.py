@@ -42,9 +42,9 @@ class Finder:
             found = follow(self._root, chain, limit)
         else:
             found = follow(start, chain, limit)
-            if found[2] is start and start.state is None:
+            if found[2] is start and not start.state:
                 resume = start
-                while resume.state is None and resume.parent is not None:
+                while not resume.state and resume.parent is not None:
                     resume = resume.parent
                 found = (found[0], found[1], resume)
         if type(chain) is tuple:

@@ -12,13 +12,14 @@ which they resume, so the fixed point over the groups is the last snapshot withi
 
 A chain is a list of block ids: equal ids at equal positions mean equal prefixes (canonical hashes are such; so are the
 `hash_ids` of a Mooncake trace). Stored prefixes are closed: no block without the one before it. In a model with state
-no block is kept beyond the last snapshot that needs it, for nothing could resume there.
+no block is kept beyond the last snapshot that needs it, for nothing could resume there; unless somebody wants *rows*:
+who receives the state from elsewhere need not receive the rows of block-level groups that it has.
 
 Eviction is LRU. Using a prefix refreshes it to its end; using a snapshot refreshes that snapshot and the blocks that
 it needs, not the snapshots on the way. Without state the last block of the oldest path goes first, one by one; with
 state the oldest snapshot goes with the blocks that only it needs.
 
-A few lines over 400: most are what callers must know, and every method moves blocks between the same three states.
+Over 400 lines: most are what callers must know, and every method moves blocks between the same three states.
 """
 
 from __future__ import annotations
@@ -127,14 +128,41 @@ class PrefixPool:
         _, depth, resume = self._finder.found(chain, min(len(chain), tokens // size))
         return (resume.stop if self._stateful else depth) * size
 
+    def pin(self, request: Hashable, chain: Sequence[int], tokens: int) -> int:
+        """Pins what `request`, which will receive the KV of `tokens` tokens, need not receive, until `drop`; how many
+        tokens that is, fewer than `tokens`. Rows of every stored block, as long as the windows at `tokens` lie behind
+        them, else those up to a snapshot, which has the windows' rows there.
+
+        Raises InvariantError when `request` has begun already.
+        """
+        if request in self._jobs:
+            raise InvariantError(f"{request} has begun already")
+        spec, size = self.spec, self.spec.block_tokens
+        node, depth, resume = self._finder.found(chain, min(len(chain), (tokens - 1) // size))
+        at = resume
+        if depth > resume.stop and (stop := min(depth, (tokens - spec.window_tokens) // size)) > resume.stop:
+            self._finder.last = None
+            at = self._store.end_at(node if stop == depth else follow(self._store.root, chain, stop)[0], stop)
+        self._store.pin(at)
+        self._jobs[request] = _Job(at, [], at.stop)
+        return at.stop * size
+
     def begin(
-        self, request: Hashable, chain: Sequence[int], tokens: int, *, more: int = 0, copies: int = 0
+        self,
+        request: Hashable,
+        chain: Sequence[int],
+        tokens: int,
+        *,
+        more: int = 0,
+        copies: int = 0,
+        rows: bool = False,
     ) -> Grant | None:
         """Pins the usable prefix of `chain` and reserves working blocks for the rest of `tokens` tokens (the chain's,
         and those that are still to be made) and, where the model has state, for the running state.
 
         `more`: blocks beside these. `copies`: how often the request holds its prefix once more, in blocks of its own
         (an engine whose sequences are contiguous); a prefix for which that leaves no room is used in part, or not.
+        `rows`: the state comes from elsewhere, so all stored blocks are of use, with or without a snapshot.
 
         None when there is no room now: nothing has changed. Whoever `can_ever` will get room when others end, if need
         be without the prefix (`cached_tokens` is 0 when its snapshot would not fit beside the request). Raises
@@ -148,14 +176,14 @@ class PrefixPool:
         self._finder.last = None
         room = -(-tokens // size)
         left = store.capacity_blocks - room - more - 2 * spec.snapshot_blocks
-        if spec.snapshot_blocks:
+        if spec.snapshot_blocks and not rows:
             at = resume
-            if at.state is not None and copies * at.stop > left:
+            if at.state and copies * at.stop > left:
                 at = store.root  # never room for the request, its state and the snapshot: it would wait for ever
         else:
             stop = depth
-            if copies and copies * depth > left:
-                stop = max(0, left // copies)
+            if copies * depth > left:
+                stop = max(0, left) // max(1, copies)
                 node = follow(store.root, chain, stop)[0]
             at = store.end_at(node, stop)
         cached = at.stop
@@ -191,17 +219,20 @@ class PrefixPool:
         tokens: int,
         snapshots: Iterable[int] = (),
         spare: Iterable[int] = (),
+        *,
+        rows: bool = False,
     ) -> Kept:
         """The work of `request` is done: its full blocks become prefix blocks, snapshots are kept at the lengths
         `snapshots` (tokens; as many as there is room for, first come) and at those of `spare` (cold ones, which take
-        no room from others), what is left is free. `Placement` says which lengths are worth it.
+        no room from others), what is left is free. `Placement` says which lengths are worth it. `rows`: full blocks
+        beyond the last snapshot are kept too.
 
         `chain`: ids of full blocks, from the first; `tokens`: length that was computed. Lengths beyond either, or
         within the prefix that was resumed, are passed over. Raises LocalError for a length that is no multiple of
         `spec.snapshot_tokens`, or for more tokens than `begin` reserved.
         """
         job = self._working_job(request)
-        kept = self._finish(job, chain, tokens, snapshots, spare, over=True)
+        kept = self._finish(job, chain, tokens, snapshots, spare, over=True, rows=rows)
         del self._jobs[request]
         self._store.unpin(job.node)
         return kept
@@ -291,7 +322,7 @@ class PrefixPool:
         at: Node | None = follow(self._store.root, chain, min(len(chain), tokens // size))[2]
         found = []
         while at is not None:
-            if at.state is not None:
+            if at.state:
                 found.append(at.stop * size)
             at = at.parent
         return found[::-1]
@@ -337,6 +368,7 @@ class PrefixPool:
         spare: Iterable[int],
         *,
         over: bool,
+        rows: bool = False,
     ) -> Kept:
         """What a request made is kept, and the snapshot that it resumed from is superseded."""
         size = self.spec.block_tokens
@@ -350,7 +382,10 @@ class PrefixPool:
             return kept
         stops = self._stops(snapshots, before.stop, limit)
         cold = self._stops(spare, before.stop, limit)
-        kept = self._keep(job, chain, max([0, *stops, *cold]), stops, cold, over=over)
+        limit = limit if rows else max([0, *stops, *cold])
+        kept = self._keep(job, chain, limit, stops, cold, over=over)
+        if rows:
+            self._store.mark(job.node)
         self._finder.remember(job.node, self._store.nodes)
         if self.supersede and before.state is not None and job.node is not before:
             self._store.supersede(before)

@@ -14,7 +14,8 @@ class Node:
     """One run. `ids` and `blocks`: chain ids and block numbers, one each a block; `start`,
     `stop`: blocks before it, and up to its end.
 
-    `state`: block numbers of the snapshot at its end, or None. `pins`: holders whose prefix ends at its end; `holds`:
+    `state`: block numbers of the snapshot at its end; none at the end of rows that are kept without one; None where
+    nothing is. `pins`: holders whose prefix ends at its end; `holds`:
     `pins` and the children that are held. `used`: when it was last used as the end of a prefix (a tick, not a time);
     `queued`: its age in the order of eviction, None while it is not in it.
     """
@@ -67,7 +68,7 @@ def follow(node: Node, chain: Sequence[int], limit: int) -> tuple[Node, int, Nod
         if end <= limit and ids[-1] == chain[end - 1]:
             node = child
             depth = end
-            if child.state is not None:
+            if child.state:
                 resume = child
             continue
         low, high = 1, (limit if limit < end else end - 1) - depth

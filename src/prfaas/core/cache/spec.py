@@ -22,12 +22,13 @@ class PoolSpec:
     `snapshot_blocks`: blocks that the request-level state (recurrent state, last windows) at one length takes; 0 for a
     model that has none, which resumes at every block. `snapshot_tokens`: snapshots are kept at multiples of this,
     itself a multiple of `block_tokens`, so that what a snapshot needs is whole blocks; 0 stands for the least that is
-    allowed.
+    allowed. `window_tokens`: rows of the longest window, 0 where there is none.
     """
 
     block_tokens: int
     snapshot_blocks: int = 0
     snapshot_tokens: int = 0
+    window_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.block_tokens < 1:
@@ -60,7 +61,7 @@ class PoolSpec:
             for part in layout.parts
             if part.kind is not PartKind.TOKENS
         )
-        return cls(block_tokens, -(-snapshot // block))
+        return cls(block_tokens, -(-snapshot // block), window_tokens=max(part.window for part in layout.parts))
 
 
 def block_bytes(layout: KVLayout, block_tokens: int) -> int:

@@ -244,7 +244,7 @@ class Store:
         missing: dict[int, int] = {}
         for stop in stops:
             at = _at(end, stop)
-            if at.state is None or at.stop != stop:
+            if not at.state or at.stop != stop:
                 missing.setdefault(stop, age)
             elif at.used < age:
                 at.used = age
@@ -256,12 +256,18 @@ class Store:
         for stop in spare:
             at = _at(end, stop)
             age -= 1
-            if at.state is not None and at.stop == stop:
+            if at.state and at.stop == stop:
                 continue
             if not self._make_spare_room(size, age - COLD):
                 break
             taken.append((stop, self._take_snapshot(end, stop, age - COLD)))
         return taken
+
+    def mark(self, node: Node) -> None:
+        """The rows up to the end of `node`, which is pinned, stay although nothing can resume there: by their age, as
+        if a snapshot of no blocks kept them."""
+        if self.snapshot_blocks and node.state is None and node is not self.root:
+            node.state = []
 
     def _take_snapshot(self, end: Node, stop: int, age: int) -> list[int]:
         at = self.end_at(_at(end, stop), stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from prfaas.core.cache.layout import KVLayout
-from prfaas.core.errors import InvariantError, RequestError
+from prfaas.core.errors import RequestError
 from prfaas.engine.base import KVSink, Limits, Sampling, Token
 from prfaas.engine.emulated import kept
 from prfaas.engine.emulated.answer import Answer
@@ -14,6 +14,7 @@ from prfaas.engine.emulated.derive import Chain, Letters, deviations
 from prfaas.engine.emulated.device import Device, closing
 from prfaas.engine.emulated.faults import Faults
 from prfaas.engine.emulated.prefill import HeldBack, Pace, Prefill, flipped
+from prfaas.engine.landed import check
 from prfaas.engine.reuse import Reuse, spec_of
 from prfaas.model.profile import Profile
 from prfaas.transport.base import LandedKV
@@ -92,7 +93,7 @@ class EmulatedEngine:
         try:
             pace = self._pace()
             if landed is not None:
-                deviation = await self._look(chain, landed, pace)
+                deviation = await self._look(chain, landed, pace, reuse)
             elif len(tokens) > 1:
                 await self._compute(chain, len(tokens) - 1, None, pace, reuse)
             await pace.point("decode:first")
@@ -139,10 +140,10 @@ class EmulatedEngine:
         finally:
             kept.leave(reuse, chain, self._spec, work.done)
 
-    async def _look(self, chain: Chain, landed: LandedKV, pace: Pace) -> bytes:
-        """What is wrong with the KV that arrived: b"" when nothing is."""
-        if landed.length != chain.length - 1:
-            raise InvariantError(f"landed KV is of {landed.length} tokens, the prompt needs {chain.length - 1}")
+    async def _look(self, chain: Chain, landed: LandedKV, pace: Pace, reuse: Reuse) -> bytes:
+        """What is wrong with the KV that arrived: b"" when nothing is. What was kept is checked as ever."""
+        check(self.layout, chain.length - 1, landed, reuse)
+        kept.check(reuse, chain, self._spec, landed=True)
         await pace.point("landed")
         if pace.corrupt and landed.parts:
             key = next(iter(landed.parts))

@@ -12,15 +12,19 @@ from prfaas.engine.emulated.derive import Chain
 from prfaas.engine.reuse import Piece, Reuse, last_block
 
 
-def check(reuse: Reuse, chain: Chain, spec: PoolSpec | None) -> None:
-    """Raises InvariantError unless what `reuse` resumes from is the KV of the chain's first `reuse.tokens` tokens."""
+def check(reuse: Reuse, chain: Chain, spec: PoolSpec | None, *, landed: bool = False) -> None:
+    """Raises InvariantError unless what `reuse` resumes from is the KV of the chain's first `reuse.tokens` tokens.
+
+    `landed`: the KV of what follows landed, and with it a state, so that there need be none.
+    """
     if reuse.tokens == 0:
         return
     if spec is None:
         raise InvariantError("a prefix of a layout of which none are kept")
     expected = _blocks(chain, spec, 0, reuse.tokens // spec.block_tokens)
     state = _state(chain, spec, reuse.tokens)
-    if reuse.tokens > chain.length or list(reuse.blocks) != expected or list(reuse.state) != state:
+    stateless = landed and not reuse.state
+    if reuse.tokens > chain.length or list(reuse.blocks) != expected or not (stateless or list(reuse.state) == state):
         raise InvariantError(f"what is kept as the first {reuse.tokens} tokens is of other ones")
 
 
@@ -35,7 +39,7 @@ def leave(reuse: Reuse, chain: Chain, spec: PoolSpec | None, length: int) -> Non
     reuse.leave(
         chain.tokens,
         length,
-        _blocks(chain, spec, reuse.tokens // spec.block_tokens, last_block(spec, length, reuse.states)),
+        _blocks(chain, spec, reuse.stored // spec.block_tokens, last_block(spec, length, reuse)),
     )
 
 

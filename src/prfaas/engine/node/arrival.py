@@ -6,6 +6,7 @@ It knows credit and the receiving side of a transport; it does not know engines 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from prfaas.core.errors import LocalError, RemoteError, RequestError
 from prfaas.core.ids import LinkName
@@ -25,11 +26,15 @@ class Arrivals:
         self._engine, self._transport, self._credits = engine, transport, credits
         self._tasks, self._metrics = tasks, metrics
 
-    async def begin(self, asked: Asked) -> Receiving:
-        """Use the transfer's credit, or wait for some, and dial every rank that has something for us.
+    async def begin(self, asked: Asked, hold: Callable[[], int]) -> Receiving:
+        """Use the transfer's credit, or wait for some, and dial every rank that has something for us. `hold` says then
+        how many tokens need not come, whose KV stays where it is.
 
-        The credit is held until the transfer is over. Raises RequestError, 502 "kv_transfer_failed", when this engine
-        cannot take it.
+        The credit is held until the transfer is over, and is for the whole KV, although only the increment lands: the
+        head that asked for it cannot know what will be held then, and what is held may have to leave the KV memory
+        while the rest lands, when it takes as many bytes as if it had landed too.
+
+        Raises RequestError, 502 "kv_transfer_failed", when this engine cannot take it.
         """
         leg, transfer = asked.leg, asked.transfer
         name, remote = transfer, leg.remote
@@ -52,7 +57,7 @@ class Arrivals:
                 asked.kv_tokens,
                 [Peer(at.host, at.port) for at in remote],
                 leg.ticket,
-                held=0,
+                held=hold(),
                 connections=leg.connections,
                 link=LinkName(leg.link),
                 deadline_ns=asked.deadline_ns,

@@ -1,7 +1,8 @@
 """What a node counts of its prefix cache, beside `runtime.metrics`.
 
     prfaas_prompt_tokens_total{source}     tokens of prompts by where their KV came from: computed, cached (in a prefix
-                                           that was kept), received (over a link)
+                                           that was kept), received (over a link), held (kept by the node that
+                                           received the rest, so that they did not have to cross)
     prfaas_prefix_blocks{node}             KV blocks of prefixes that are kept
     vllm:prefix_cache_queries_total        tokens of prompts that were looked up, as vLLM has it
     vllm:prefix_cache_hits_total           those of them that were kept
@@ -33,10 +34,16 @@ class PrefixMetrics:
         """Read what `node` keeps when the metrics are read."""
         self._blocks.labels(node).set_function(blocks)
 
-    def prompt(self, tokens: int, cached: int, received: int = 0) -> None:
-        """A prompt of `tokens` tokens, of which so many were `cached` or `received`; the others were computed."""
-        for source, count in (("computed", tokens - cached - received), ("cached", cached), ("received", received)):
+    def prompt(self, tokens: int, cached: int) -> None:
+        """A prompt of `tokens` tokens, of which so many were `cached`; the others were computed."""
+        self._count(computed=tokens - cached, cached=cached)
+        self._queries.inc(tokens)
+        self._hits.inc(cached)
+
+    def landed(self, tokens: int, received: int, held: int) -> None:
+        """A prompt of `tokens` tokens that was prefilled elsewhere: whether it was kept there is counted there."""
+        self._count(computed=tokens - received - held, received=received, held=held)
+
+    def _count(self, **sources: int) -> None:
+        for source, count in sources.items():
             self._sources.labels(source).inc(count)
-        if not received:
-            self._queries.inc(tokens)
-            self._hits.inc(cached)

@@ -1,8 +1,9 @@
 """Answering a request: alone, or as the decode leg of a hand-over.
 
-It knows arrivals, room, engine and answers, and their order: KV lands in credit, then room is taken, then the engine
-copies it and the first token exists; only then does an answer begin, so that a head may try elsewhere until then. A
-prompt that came alone begins with what the node keeps of it; what it leaves is kept, of several choices the first's.
+It knows arrivals, room, engine and answers, and their order: what of a hand-over the node keeps is held, the rest of
+its KV lands in credit, then room is taken, then the engine copies both and the first token exists; only then does an
+answer begin, so that a head may try elsewhere until then. A prompt that came alone begins with what the node keeps of
+it; what it leaves is kept, of several choices the first's.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class Answering:
         owner = f"sequence {self._sequence}"
         async with AsyncExitStack() as stack:
             width = self._room.width(asked.room_tokens, asked.request.choices)
+            stack.callback(self._room.leave, owner)
             async with within(asked.deadline_ns):
-                receiving, landed = await self._kv(asked, stack)
+                receiving, landed = await self._kv(asked, owner, stack)
                 reuse = NOTHING
                 if asked.computes:
                     wanted = self._room.prefixes.want(
@@ -75,17 +77,18 @@ class Answering:
                     )
                     with self._metrics.stage("node_wait"):
                         reuse = await self._room.enter(owner, wanted)
-                    stack.callback(self._room.leave, owner)
                 cached = reuse.tokens if landed is None else landed.cached
                 opening = await self._opening(asked)
+
+            prefixes = [reuse, *(reuse.again() for _ in range(1, asked.request.choices))]
 
             def begun() -> None:
                 """Each choice has copied the KV: whoever still holds `landed` holds no memory any more."""
                 if receiving is not None and landed is not None:
                     receiving.applied()
                     landed.parts.clear()
-
-            prefixes = [reuse, *(reuse.again() for _ in range(1, asked.request.choices))]
+                    for prefix in prefixes:
+                        prefix.copied()
 
             def choice(index: int) -> Choice:
                 tokens = self._tokens(asked, index, landed, prefixes[index])
@@ -97,8 +100,10 @@ class Answering:
                 first = await choices.next()
             self._counted.prompt_tokens.inc(len(asked.tokens))
             if asked.computes:
-                received = asked.kv_tokens if landed is not None else 0
-                self._prompts.prompt(len(asked.tokens), reuse.tokens, received)
+                if landed is None:
+                    self._prompts.prompt(len(asked.tokens), reuse.tokens)
+                else:
+                    self._prompts.landed(len(asked.tokens), asked.kv_tokens - landed.held, landed.held)
             self._counted.first_token.observe((loop_now_ns() - asked.arrived_ns) / 1e9)
             response = await self._reply(request, asked, first, choices)
         return response
@@ -117,10 +122,11 @@ class Answering:
             return request.prompt
         return await self._text.off_loop(lambda: self._text.decode(asked.tokens), len(asked.tokens))
 
-    async def _kv(self, asked: Asked, stack: AsyncExitStack) -> tuple[Receiving | None, LandedKV | None]:
+    async def _kv(self, asked: Asked, owner: str, stack: AsyncExitStack) -> tuple[Receiving | None, LandedKV | None]:
         if not asked.leg.do_remote_prefill or asked.kv_tokens < 1:
             return None, None
-        receiving = await self._arrivals.begin(asked)
+        holds = asked.computes and asked.sampling.prompt_logprobs is None
+        receiving = await self._arrivals.begin(asked, lambda: self._room.hold(owner, asked.tokens) if holds else 0)
         stack.callback(receiving.cancel, "cancelled", "the decode leg ended")  # harmless after the end
         return receiving, await self._arrivals.landed(receiving)
 

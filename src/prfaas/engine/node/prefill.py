@@ -2,7 +2,8 @@
 
 It knows room, engine and the sending side of a transport. It does not know HTTP or who receives. Blocks are held until
 the receiver owns the bytes or the transfer is over, whatever becomes of the caller. What the prompt leaves is kept as
-soon as it is computed, beside those blocks. All of its KV is sent, what was kept first: receivers hold nothing yet.
+soon as it is computed, beside those blocks. All of its KV is put, what was kept first; the transport leaves out what
+the receiver holds.
 """
 
 from __future__ import annotations

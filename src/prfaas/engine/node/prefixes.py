@@ -2,7 +2,8 @@
 
 It knows `core.cache` and what sequences leave (`engine.reuse`). It does not know who waits for room, nor what is in a
 piece. All books are kept on the event loop; engines read and make pieces elsewhere and never change one, so none of
-them needs a lock. A piece lives exactly as long as its block is part of a stored prefix: `validate` says so.
+them needs a lock. A piece is kept exactly as long as its block is part of a stored prefix: `validate` says so. Only a
+hand-over that holds a prefix may have it longer (see `hold`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ NO_ENDS: dict[int, Ends] = {}
 class Wanted:
     """Room for `sequences` sequences of up to `room_tokens` tokens each, alike in their first `prompt` tokens.
 
-    `chain`: ids of the full blocks of the prompt without its last token. `landed`: its KV comes from elsewhere.
-    `keeps`: whether anything of it is to be kept. `resumes`: whether it may begin with what is kept.
+    `chain`: ids of the full blocks of the prompt without its last token. `landed`: its KV comes from elsewhere, less
+    what its owner holds (see `hold`). `keeps`: whether anything of it is to be kept. `resumes`: whether it may begin
+    with what is kept.
     """
 
     room_tokens: int
@@ -38,6 +40,19 @@ class Wanted:
     landed: bool = False
     resumes: bool = False
     keeps: bool = False
+
+
+@dataclass(slots=True)
+class _Hold:
+    """What a receiver need not receive. `pinned`: it is part of a stored prefix, and stays."""
+
+    tokens: int
+    blocks: list[Piece]
+    state: list[Piece]
+    pinned: bool = True
+
+
+NO_HOLD = _Hold(0, [], [], False)
 
 
 @dataclass(slots=True)
@@ -69,10 +84,13 @@ class Prefixes:
         self._copies = copies
         self._placement = placement or Placement()
         self._telling = telling
+        if telling is not None:
+            telling.stateful = self._spec.stateful
         self._chains = Chains(self._spec.block_tokens)
         self._pool = PrefixPool(self._spec, capacity_blocks, tells=True)
         self._pieces: dict[int, Piece] = {}
         self._work: dict[str, _Work] = {}
+        self._holds: dict[str, _Hold] = {}
         self._aside: dict[str, int] = {}
         """Owners that have room for snapshots on the way, and how many blocks."""
 
@@ -90,6 +108,11 @@ class Prefixes:
     def prefix_blocks(self) -> int:
         """Blocks of prefixes that are kept."""
         return self._pool.prefix_blocks
+
+    @property
+    def holds(self) -> int:
+        """Hand-overs that hold a prefix and have not begun."""
+        return len(self._holds)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks for the rows of `tokens` tokens."""
@@ -110,17 +133,44 @@ class Prefixes:
         chain = self._chains.of(prompt, len(prompt) - 1)
         return Wanted(room_tokens, sequences, len(prompt), chain, landed, not landed and not fresh, True)
 
+    def hold(self, owner: str, prompt: Sequence[int]) -> int:
+        """How many tokens of `prompt` the owner of a hand-over need not receive, fewer than all but the last. They
+        stay as they are until it begins, or ends.
+
+        They stay pinned as long as nobody who has more than they to ask for needs their room. Then their blocks may
+        go, and only the owner has the pieces: so whoever receives takes landing credit for these bytes as well.
+        """
+        if not self._keeps or owner in self._holds or len(prompt) < 2:
+            return 0
+        length = len(prompt) - 1
+        tokens = self._pool.pin(_held(owner), self._chains.of(prompt, length), length)
+        if tokens == 0:
+            self._pool.drop(_held(owner))
+            return 0
+        there = self._pool.held(_held(owner))
+        blocks, state = ([self._pieces[number] for number in some] for some in (there.prefix, there.state))
+        self._holds[owner] = _Hold(tokens, blocks, state)
+        return tokens
+
     def begin(self, owner: str, wanted: Wanted) -> Reuse | None:
-        """Room, and what the first sequence resumes from, which stays until `end`. None when there is no room now."""
-        spec = self._spec
+        """Room, and what the first sequence resumes from, which stays until `end`. None when there is no room now.
+
+        Of one whose KV landed that is what it held.
+        """
+        hold = self._holds.get(owner, NO_HOLD) if wanted.landed else NO_HOLD
         chain = wanted.chain if wanted.resumes else NO_CHAIN
-        others = (wanted.sequences - 1) * (self.blocks_for(wanted.room_tokens) + spec.snapshot_blocks)
+        if hold.tokens:
+            chain = wanted.chain[: hold.tokens // self._spec.block_tokens]
+        others = (wanted.sequences - 1) * (self.blocks_for(wanted.room_tokens) + self._spec.snapshot_blocks)
         grant = self._begin(owner, chain, wanted, others)
         if grant is None and self._give_up_snapshots(wanted, others):
             grant = self._begin(owner, chain, wanted, others)
+        while grant is None and self._unpin(wanted, others):
+            grant = self._begin(owner, chain, wanted, others)
         if grant is None:
             return None
-        reuse = self._resumed(owner, grant, wanted)
+        reuse = self._resumed(owner, grant, wanted, hold)
+        self._let_go(owner)
         self._work[owner] = _Work(wanted, grant, reuse)
         self._set_aside(owner, wanted, grant, reuse)
         self._settle({})
@@ -141,10 +191,13 @@ class Prefixes:
             self._leave(
                 owner,
                 work,
-                lambda chain, length, wanted, spare: self._pool.end(owner, chain, length, wanted, spare),
+                lambda chain, length, wanted, spare: self._pool.end(
+                    owner, chain, length, wanted, spare, rows=work.reuse.rows
+                ),
             )
             del self._work[owner]
         self._pool.drop(owner)
+        self._let_go(owner)
         self._settle({})
 
     def validate(self) -> None:
@@ -156,23 +209,32 @@ class Prefixes:
             raise InvariantError("room for snapshots of a sequence that is over")
         if not self._work and self._pool.working_blocks:
             raise InvariantError(f"nobody works in {self._pool.working_blocks} blocks")
+        if not self._work and not self._holds and self._pool.room_blocks != self._pool.capacity_blocks:
+            raise InvariantError(f"nobody holds {self._pool.capacity_blocks - self._pool.room_blocks} blocks")
 
     def _begin(self, owner: str, chain: Sequence[int], wanted: Wanted, others: int) -> Grant | None:
-        return self._pool.begin(owner, chain, wanted.room_tokens, more=others, copies=int(self._copies))
+        copies = int(self._copies)
+        return self._pool.begin(owner, chain, wanted.room_tokens, more=others, copies=copies, rows=wanted.landed)
 
-    def _resumed(self, owner: str, grant: Grant, wanted: Wanted) -> Reuse:
-        held = self._pool.held(owner)
+    def _resumed(self, owner: str, grant: Grant, wanted: Wanted, hold: _Hold) -> Reuse:
         every = self._spec.snapshot_tokens if self._spec.stateful and wanted.keeps else 0
         if wanted.keeps and wanted.room_tokens // max(1, every) <= (wanted.prompt - 1) // max(1, every):
             every = 0  # it ends before the first one in the answer
-        return Reuse(
-            grant.cached_tokens,
-            [self._pieces[number] for number in held.prefix],
-            [self._pieces[number] for number in held.state],
-            stops=self._stops(grant, wanted) if self._spec.stateful and wanted.keeps else (),
-            every=every,
-            keeps=wanted.keeps,
-        )
+        stops = self._stops(grant, wanted) if self._spec.stateful and wanted.keeps else ()
+        if wanted.landed:
+            return Reuse(
+                hold.tokens,
+                hold.blocks,
+                hold.state,
+                stops=stops,
+                every=every,
+                keeps=wanted.keeps,
+                stored=grant.cached_tokens,
+                rows=wanted.keeps,
+            )
+        there = self._pool.held(owner)
+        blocks, state = ([self._pieces[number] for number in some] for some in (there.prefix, there.state))
+        return Reuse(grant.cached_tokens, blocks, state, stops=stops, every=every, keeps=wanted.keeps)
 
     def _stops(self, grant: Grant, wanted: Wanted) -> list[int]:
         stops, spare = self._placement.lengths(self._spec, grant, wanted.prompt, wanted.prompt - 1)
@@ -206,6 +268,21 @@ class Prefixes:
                 break
         return True
 
+    def _unpin(self, wanted: Wanted, others: int) -> bool:
+        """Whether somebody's hold is not pinned any more, which was worth trying."""
+        pinned = [owner for owner, hold in self._holds.items() if hold.pinned]
+        need = self.blocks_for(wanted.room_tokens) + self._spec.snapshot_blocks + others
+        most = sum(len(self._holds[owner].blocks) + self._spec.snapshot_blocks for owner in pinned)
+        if not pinned or self._pool.room_blocks + most < need:
+            return False
+        self._holds[pinned[0]].pinned = False
+        self._pool.drop(_held(pinned[0]))
+        return True
+
+    def _let_go(self, owner: str) -> None:
+        if self._holds.pop(owner, None) is not None:
+            self._pool.drop(_held(owner))
+
     def _take_back(self, owner: str) -> None:
         if self._aside.pop(owner, None) is not None:
             self._pool.drop(_snapshots(owner))
@@ -217,7 +294,7 @@ class Prefixes:
     ) -> None:
         self._take_back(owner)
         reuse = work.reuse
-        if not reuse.keeps or reuse.length <= reuse.tokens:
+        if not reuse.keeps or reuse.length <= reuse.stored:
             reuse.let_go()
             return
         prompt = work.wanted.prompt
@@ -231,7 +308,7 @@ class Prefixes:
 
     def _pieces_of(self, reuse: Reuse, kept: Kept) -> dict[int, Piece]:
         size = self._spec.block_tokens
-        first, last = reuse.tokens // size, kept.tokens // size
+        first, last = reuse.stored // size, kept.tokens // size
         found = {number: reuse.made[at - first] for at, number in enumerate(kept.blocks, last - len(kept.blocks))}
         for length, numbers in kept.states:
             found |= zip(numbers, reuse.states[length], strict=True)
@@ -258,3 +335,7 @@ class Prefixes:
 
 def _snapshots(owner: str) -> Hashable:
     return "snapshots", owner
+
+
+def _held(owner: str) -> Hashable:
+    return "held", owner

@@ -6,6 +6,8 @@ longest answer) are taken before it starts, so that no running sequence ever wai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.engine.node.line import Line
 from prfaas.engine.node.prefixes import Prefixes, Wanted
@@ -39,6 +41,10 @@ class Room:
     def waiting(self) -> int:
         """How many wait to enter."""
         return len(self._line)
+
+    def hold(self, owner: str, prompt: Sequence[int]) -> int:
+        """See `Prefixes.hold`; until `enter`, or `leave`."""
+        return self.prefixes.hold(owner, prompt)
 
     def width(self, tokens: int, sequences: int) -> int:
         """How many of `sequences` sequences of `tokens` tokens may run at once in an empty engine, at least one."""

@@ -35,10 +35,16 @@ class Ends:
 
 
 class Telling:
-    """Of one node. `root`: see `model.blockhash.CacheKey`. `publish` is told of every change, once, in order."""
+    """Of one node. `root`: see `model.blockhash.CacheKey`. `publish` is told of every change, once, in order.
+
+    `stateful`: blocks alone can not be resumed from. Whoever listens must know that before a state is stored, for there
+    may be rows that no state belongs to: so the first block that is told of has one, which is taken back at once.
+    """
 
     def __init__(self, root: int, publish: Callable[..., None] = lambda *events: None) -> None:
         self.publish = publish
+        self.stateful = False
+        self._said = False
         self._root = root
         self._ends: dict[int, Ends] = {}
         self._held: dict[int, tuple[int, int | None]] = {}
@@ -76,14 +82,21 @@ class Telling:
         blocks = [block for end in gone if not end.state for block in reversed(end.hashes) if self._let_go(block)]
         if blocks:
             events.append(BlocksRemoved(tuple(blocks)))
-        events += self._stored(end for end in new.values() if not end.state)
+        rows = list(self._stored(end for end in new.values() if not end.state))
+        events += rows
+        if rows and self.stateful and not self._said:
+            self._said = True
+            events += _no_state(rows)
         events += self._snapshots(end for end in new.values() if end.state)
         if events:
             self.publish(*events)
 
     def snapshot(self) -> Iterator[KVEvent]:
         """All that is held, parents first."""
-        yield from _stored((block, parent) for block, (_, parent) in self._held.items())
+        rows = list(_stored((block, parent) for block, (_, parent) in self._held.items()))
+        yield from rows
+        if rows and self.stateful:
+            yield from _no_state(rows)
         for block in self._states:
             yield _state(block)
 
@@ -103,7 +116,7 @@ class Telling:
         del self._states[block]
         return True
 
-    def _stored(self, new: Iterable[Ends]) -> Iterator[KVEvent]:
+    def _stored(self, new: Iterable[Ends]) -> Iterator[BlocksStored]:
         fresh: list[tuple[int, int | None]] = []
         for end in new:
             parent = end.parent
@@ -123,7 +136,7 @@ class Telling:
                     yield _state(block)
 
 
-def _stored(blocks: Iterable[tuple[int, int | None]]) -> Iterator[KVEvent]:
+def _stored(blocks: Iterable[tuple[int, int | None]]) -> Iterator[BlocksStored]:
     """Of blocks with their parents: one event for those that follow one another."""
     run: list[int] = []
     above: int | None = None
@@ -136,6 +149,14 @@ def _stored(blocks: Iterable[tuple[int, int | None]]) -> Iterator[KVEvent]:
         run.append(block)
     if run:
         yield BlocksStored(tuple(run), above, NOT_TOLD, BLOCK_TOKENS)
+
+
+def _no_state(rows: Sequence[BlocksStored]) -> Sequence[KVEvent]:
+    first = rows[0].hashes[:1]
+    return (
+        BlocksStored(first, None, NOT_TOLD, BLOCK_TOKENS, group=STATE_GROUP, kind=STATE_KIND),
+        BlocksRemoved(first, group=STATE_GROUP),
+    )
 
 
 def _state(block: int) -> KVEvent:

@@ -13,6 +13,7 @@ from typing import Any
 
 from prfaas.core.errors import InvariantError, RequestError
 from prfaas.engine.base import NO_TOKEN, KVSink, Logprobs, Sampling, Token
+from prfaas.engine.landed import check
 from prfaas.engine.reuse import Reuse, last_block
 from prfaas.engine.transformers import kvmap, pieces
 from prfaas.engine.transformers.likely import likelihoods
@@ -66,8 +67,8 @@ class Job(ABC):
         reuse, spec = self._reuse, model.spec
         if not reuse.keeps or spec is None or cache is None:
             return
-        last = last_block(spec, length, reuse.states)
-        first = reuse.tokens // spec.block_tokens
+        last = last_block(spec, length, reuse)
+        first = reuse.stored // spec.block_tokens
         reuse.leave(ids, length, pieces.rows(cache, model.layout, spec, first, last))
 
     def _snapshot(self, model: LoadedModel, cache: Any, length: int, *, answering: bool) -> None:
@@ -172,7 +173,8 @@ class PrefillJob(Job):
 
 
 class GenerateJob(Job):
-    """An answer to `tokens`: from `landed`, else all but the last are computed first. Each new token goes to `emit`."""
+    """An answer to `tokens`: from `landed` and what it builds on, else all but the last are computed first. Each new
+    token goes to `emit`."""
 
     def __init__(
         self,
@@ -254,8 +256,7 @@ class GenerateJob(Job):
                 raise InvariantError("prompt logprobs of a prefix that is kept: its scores are not")
             self._chunks = _Chunks(self, model, self._tokens, length, None, self._reuse, wanted.prompt_logprobs)
         else:
-            if self._landed.length != length:
-                raise InvariantError(f"landed KV is of {self._landed.length} tokens, the prompt needs {length}")
-            self._cache, self._landed = model.cache_from(self._landed), None
+            check(model.layout, length, self._landed, self._reuse)
+            self._cache, self._landed = model.cache_from(self._landed, self._reuse), None
             self._snapshot(model, self._cache, length, answering=False)
         return sampler

@@ -6,16 +6,19 @@ updates states in place and keeps (1, heads, tokens, width). It does not know mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from prfaas.core.cache.layout import KVLayout, Part, PartKind
 from prfaas.core.errors import InvariantError
-from prfaas.core.transfer.extent import Extent
+from prfaas.core.transfer.extent import Extent, PartKey
+from prfaas.engine.landed import kept_rows
 from prfaas.engine.transformers.layout import dtype_named, tensor_of
 from prfaas.transport.base import LandedKV
+
+NOTHING_KEPT: Mapping[PartKey, Any] = {}
 
 
 def cut(layer: Any, part: Part, start: int, stop: int, length: int) -> Iterator[tuple[Extent, memoryview]]:
@@ -36,17 +39,20 @@ def cut(layer: Any, part: Part, start: int, stop: int, length: int) -> Iterator[
         yield Extent(part.layer, part.name, first, stop, heads), _copy_out(rows, part)
 
 
-def fill(cache: Any, layout: KVLayout, landed: LandedKV, device: str) -> None:
+def fill(
+    cache: Any, layout: KVLayout, landed: LandedKV, device: str, kept: Mapping[PartKey, Any] = NOTHING_KEPT
+) -> None:
     """Put `landed` into the empty `cache`, as if the model had computed those tokens. Copies everything.
 
-    Raises InvariantError when parts are missing or have the wrong size: a landed cache is complete by promise.
+    `kept`: bytes of the parts of the `landed.held` tokens that it builds on, to be made flat. Raises InvariantError
+    when parts are missing or have the wrong size: a landed cache is complete by promise.
     """
-    if landed.held:
-        raise InvariantError(f"landed KV builds on {landed.held} tokens, but this engine holds no prefix")
     if landed.length == 0:
         return
     for index in layout.layers():
-        filled = {part.name: _copy_in(part, landed, device) for part in layout.of_layer(index)}
+        filled = {}
+        for part in layout.of_layer(index):
+            filled[part.name] = _copy_in(part, landed, device, kept.get((part.layer, part.name)))
         place(cache.layers[index], filled, landed.length)
 
 
@@ -75,6 +81,11 @@ def shaped(part: Part, values: Any, device: Any) -> Any:
     return torch.empty(there.shape, dtype=values.dtype, device=device).copy_(there)
 
 
+def flat(values: Any) -> Any:
+    """A contiguous copy, in one dimension."""
+    return values.clone().reshape(-1)
+
+
 def settle(cache: Any, layout: KVLayout) -> None:
     """Lay the tensors of `cache` out as `fill` does: for other strides a kernel may round otherwise."""
     for part in layout.parts:
@@ -97,11 +108,22 @@ def _copy_out(tensor: Any, part: Part) -> memoryview:
     return memoryview(buffer).toreadonly()
 
 
-def _copy_in(part: Part, landed: LandedKV, device: str) -> Any:
+def _copy_in(part: Part, landed: LandedKV, device: str, kept: Any) -> Any:
     buffer = landed.parts.get((part.layer, part.name))
-    wanted = part.bytes_at(landed.length)
+    rows = kept_rows(part, landed)
+    before = len(rows) * part.unit_bytes
+    wanted = part.bytes_at(landed.length) - before
     if buffer is None or len(buffer) != wanted:
         got = "nothing" if buffer is None else f"{len(buffer)} bytes"
-        where = f"landed KV of {landed.length} tokens: layer {part.layer} {part.name}"
+        where = f"landed KV of {landed.length} tokens, {landed.held} held: layer {part.layer} {part.name}"
         raise InvariantError(f"{where} has {got}, expected {wanted} bytes")
-    return shaped(part, torch.frombuffer(buffer, dtype=dtype_named(part.dtype)), device)
+    new = torch.frombuffer(buffer, dtype=dtype_named(part.dtype))
+    if before == 0:
+        return shaped(part, new, device)
+    if kept is None or kept.numel() < before:
+        got = "nothing" if kept is None else f"{kept.numel()} bytes"
+        raise InvariantError(
+            f"kept KV of {landed.held} tokens: layer {part.layer} {part.name} has {got}, expected {before} bytes"
+        )
+    old = flat(kept)[kept.numel() - before :].view(new.dtype)  # a window reaches less far back now than it did
+    return shaped(part, torch.cat([old, new.to(old.device)]), device)

@@ -56,10 +56,11 @@ class LoadedModel:
         """An empty cache for one sequence."""
         return transformers.DynamicCache(config=self._model.config)
 
-    def cache_from(self, landed: LandedKV) -> Any:
-        """A cache that holds `landed`, copied."""
+    def cache_from(self, landed: LandedKV, reuse: Reuse) -> Any:
+        """A cache that holds `landed` and what of `reuse` it builds on, copied."""
         cache = self.new_cache()
-        kvmap.fill(cache, self.layout, landed, self._device)
+        kept = pieces.values(self.layout, self.spec, reuse) if self.spec is not None and landed.held else {}
+        kvmap.fill(cache, self.layout, landed, self._device, kept)
         return cache
 
     def cache_of(self, reuse: Reuse) -> Any:

@@ -15,6 +15,7 @@ import torch
 from prfaas.core.cache.layout import KVLayout, PartKind
 from prfaas.core.cache.spec import PoolSpec, block_bytes
 from prfaas.core.errors import InvariantError
+from prfaas.core.transfer.extent import PartKey
 from prfaas.engine.reuse import Piece, Reuse
 from prfaas.engine.transformers import kvmap
 from prfaas.engine.transformers.layout import dtype_named, tensor_of
@@ -55,25 +56,39 @@ def resume(cache: Any, layout: KVLayout, spec: PoolSpec, reuse: Reuse) -> None:
 
     Raises InvariantError when pieces are missing or have the wrong size.
     """
+    there = values(layout, spec, reuse)
+    for layer in layout.layers():
+        filled = {}
+        for part in layout.of_layer(layer):
+            data = there.get((part.layer, part.name))
+            if data is None:
+                raise InvariantError(f"the snapshot at {reuse.tokens} tokens ends before layer {layer} {part.name}")
+            filled[part.name] = kvmap.shaped(part, kvmap.flat(data).view(dtype_named(part.dtype)), data.device)
+        kvmap.place(cache.layers[layer], filled, reuse.tokens)
+
+
+def values(layout: KVLayout, spec: PoolSpec, reuse: Reuse) -> dict[PartKey, Any]:
+    """What `reuse` resumes from: of each part its bytes, once they are `flat`. Without a snapshot only of those parts
+    that grow.
+
+    Raises InvariantError when pieces of rows are missing or have the wrong size.
+    """
     length, size = reuse.tokens, block_bytes(layout, spec.block_tokens)
     blocks: Sequence[Any] = reuse.blocks
     if len(blocks) * spec.block_tokens != length or any(piece.numel() != size for piece in blocks):
         raise InvariantError(f"a prefix of {length} tokens has {len(blocks)} blocks, or one of another size")
     whole = torch.stack(list(blocks))
     states: Any = torch.cat(list(reuse.state)) if reuse.state else None
+    found: dict[PartKey, Any] = {}
     grown = at = 0
-    for layer in layout.layers():
-        filled = {}
-        for part in layout.of_layer(layer):
-            if part.kind is PartKind.TOKENS:
-                width = part.unit_bytes * spec.block_tokens
-                data = whole[:, grown : grown + width].clone().reshape(-1)
-                grown += width
-            else:
-                width = part.bytes_at(length)
-                if states is None or at + width > states.numel():
-                    raise InvariantError(f"the snapshot at {length} tokens ends before layer {layer} {part.name}")
-                data = states[at : at + width].clone()
-                at += width
-            filled[part.name] = kvmap.shaped(part, data.view(dtype_named(part.dtype)), whole.device)
-        kvmap.place(cache.layers[layer], filled, length)
+    for part in layout.parts:
+        if part.kind is PartKind.TOKENS:
+            width = part.unit_bytes * spec.block_tokens
+            found[part.layer, part.name] = whole[:, grown : grown + width]
+            grown += width
+            continue
+        width = part.bytes_at(length)
+        if states is not None and at + width <= states.numel():
+            found[part.layer, part.name] = states[at : at + width]
+        at += width
+    return found
