@@ -43,7 +43,8 @@ class Caches:
         names = [source.cluster for source in self._view.sources]
         unknown = tuple(name for name in names if name not in heard or name in doubtful)
         worth = {name: nodes for name, nodes in holders.items() if 2 * clusters[name] >= len(chain) * BLOCK_TOKENS}
-        return Cached(clusters, worth, decoders, unknown)
+        lenders = {name: min(nodes) for name, nodes in holders.items()}
+        return Cached(clusters, worth, decoders, unknown, lenders)
 
     def _prefills(self, place: Place) -> bool:
         """Whether a prefill in its cluster would find what is there: decode nodes prefill only where they are alone."""

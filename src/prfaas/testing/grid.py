@@ -125,6 +125,8 @@ async def two_clusters(
     policy: str = "threshold",
     threshold: int = THRESHOLD,
     events: Mapping[ClusterName, Endpoint] | None = None,
+    back_bps: int | None = None,
+    copies: bool = True,
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
     limits = HeadLimits(
@@ -139,6 +141,8 @@ async def two_clusters(
         idle_s,
         policy,
         events or {},
+        back_bps,
+        copies,
     )
     tasks, text, listed = Tasks(), Text.load(rig.directory), [*far, *home, *decoders]
     async with make_session(SECRET) as session, make_session() as public:

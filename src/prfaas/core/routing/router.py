@@ -30,13 +30,14 @@ RouterEvent = RequestEvent | SourceSeen | DecodeSeen | DecodeLost
 class RouterPolicy:
     """`threshold` t, tokens; `whole_limit`: longest prompt, tokens, that a decode node may compute whole; `attempts`:
     places that are tried for one request before its error is shown. `kind`: a name of `catalog`; `order`: see
-    `Policy.order`, None: the policy's own."""
+    `Policy.order`, None: the policy's own; `copies`: whether prefixes are copied between clusters."""
 
     threshold: Threshold
     whole_limit: int
     attempts: int
     kind: str = DEFAULT
     order: float | None = None
+    copies: bool = True
 
 
 class Router:
@@ -47,7 +48,7 @@ class Router:
         self.requests: dict[RequestId, RequestLife] = {}
         self._home = home
         self._policy = policy
-        self._chooser = Chooser(policy.kind, policy.threshold, policy.order, policy.whole_limit, sources)
+        self._chooser = Chooser(policy.kind, policy.threshold, policy.order, policy.whole_limit, sources, policy.copies)
         self._ledger = self._chooser.ledger
 
     @property
@@ -90,7 +91,8 @@ class Router:
             life = self.requests[request]
             if not life.movable:
                 break
-            event = Claimed(request, life.attempt, source.cluster, source.link, not source.home)
+            copy = self._ledger.copy(now_ns, request, self._ledger.sources.index(source))
+            event = Claimed(request, life.attempt, source.cluster, source.link, not source.home, copy)
             effects += self._step(now_ns, life, event)
         return effects
 
@@ -153,7 +155,15 @@ class Router:
             return Place(node, None, LinkName(""), False, choice.reason, choice.unknown, cached=held)
         source, held = choice.source, cached.at(choice.source.cluster, tokens)
         return Place(
-            node, source.cluster, source.link, not source.home, choice.reason, choice.unknown, choice.scores, held
+            node,
+            source.cluster,
+            source.link,
+            not source.home,
+            choice.reason,
+            choice.unknown,
+            choice.scores,
+            held,
+            choice.copy,
         )
 
     def _no_decoder(self, tokens: int, tried: Tried) -> NoPlace:
