@@ -21,6 +21,8 @@ from prfaas.wire.control import PrefixRequest, PrefixSource, PrefixUpdate
 
 log = structlog.get_logger(__name__)
 MS = 1_000_000
+GRACE_MS = 1000
+"""The lender hears from the receiver, which gives up first, and need not guess."""
 
 
 def patience_ms(copy: Copy | None) -> int:
@@ -48,7 +50,7 @@ class Copying:
             link=copy.link,
             tokens=tokens,
             length=copy.tokens,
-            deadline_ms=patience_ms(copy),
+            deadline_ms=patience_ms(copy) + GRACE_MS,
         )
         outcome = PrefixUpdate("failed", code="unreachable", detail=f"{copy.cluster} hung up")
         try:
@@ -61,7 +63,7 @@ class Copying:
                             copy.link,
                             outcome.remote,
                             outcome.ticket,
-                            asked.deadline_ms,
+                            patience_ms(copy),
                             outcome.connections,
                         )
                         self._metrics.longer_prefix("lent")

@@ -85,7 +85,7 @@ class ServiceFront:
         offer = await read_json(http, PrefixOffer)
         transfer = TransferId(http.match_info["transfer"])
         if not self._head.supply(transfer, offer.prefix):
-            raise RequestError(f"no prefill {transfer} waits for a prefix", status=404, code="unknown_transfer")
+            raise RequestError(f"no prefill {transfer} waits for a prefix, or any more", status=404, code="late")
         return json_reply({})
 
     async def _lend(self, http: web.Request) -> web.StreamResponse:
