@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from prfaas.cli.ports import free_ports
@@ -14,7 +16,9 @@ from prfaas.config.units import Endpoint
 from prfaas.core.index.places import Known
 from prfaas.model.blockhash import block_hashes
 from prfaas.testing.grid import FAR, HOME, Grid, two_clusters
-from prfaas.testing.noderig import ROOT, Answer, Rig, until
+from prfaas.testing.noderig import LINK, ROOT, Answer, Rig, until
+from prfaas.wire.control import PrefixOffer, PrefixRequest
+from prfaas.wire.layout import layout_name
 
 THRESHOLD = 150
 MS = 10**6
@@ -186,3 +190,42 @@ async def test_a_client_that_leaves_in_mid_copy(rig: Rig) -> None:
         async with grid.asking(SECOND, max_tokens=6):
             await reached.wait()
         await until(lambda: grid.gateway.in_flight == 0, "given up")
+
+
+async def lend(grid: Grid, **change: Any) -> dict[str, Any]:
+    """The last line that the service answers to a request for a loan."""
+    asked = PrefixRequest(
+        transfer_id="l.1",
+        node="far-p",
+        layout=layout_name(grid.far_nodes[0].engine.layout),
+        receiver="home-p",
+        link=LINK,
+        tokens=msgspec.Raw(json.dumps(FIRST).encode()),
+        length=192,
+        deadline_ms=200,
+    )
+    body = msgspec.json.encode(msgspec.structs.replace(asked, **change))
+    async with grid.far_nodes[0].session.post(grid.service.url + "/prfaas/v1/prefix", data=body) as response:
+        assert response.status == 200
+        lines = [json.loads(line) async for line in response.content]
+    assert [line["state"] for line in lines[:-1]] == ["lent"] * (len(lines) - 1)
+    return dict(lines[-1])
+
+
+async def test_a_service_lends_over_its_own_links_from_its_own_nodes(rig: Rig) -> None:
+    async with copying(rig) as grid:
+        assert (await lend(grid))["code"] == "prefix_gone"
+        await ask(grid, FIRST)
+        assert (await lend(grid))["code"] in ("deadline", "lease"), "nobody came"
+        assert (await lend(grid, link="home->far"))["code"] == "no_link"
+        assert (await lend(grid, node="home-p"))["code"] == "cannot_lend"
+        assert (await lend(grid, layout="another"))["code"] == "layout_mismatch"
+        for path, body in (
+            ("prefix", msgspec.json.encode({"transfer_id": "l.1"})),
+            ("prefill/t.1/prefix", msgspec.json.encode(PrefixOffer(None))),
+        ):
+            async with grid.session.post(f"{grid.service.url}/prfaas/v1/{path}", data=body) as response:
+                assert response.status == 401
+        url = f"{grid.service.url}/prfaas/v1/prefill/t.1/prefix"
+        async with grid.far_nodes[0].session.post(url, data=msgspec.json.encode(PrefixOffer(None))) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (404, "late")
