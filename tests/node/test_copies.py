@@ -95,9 +95,17 @@ class Three:
         return await node.metric(f'prfaas_prefix_copies_total{{outcome="{outcome}",side="{side}"}}')
 
 
+OVER_BOTH = pytest.mark.parametrize("three", [False, True], indirect=True, ids=["memory", "tcp"])
+
+
 @pytest.fixture
-async def three(rig: Rig) -> Three:
-    made = Three(await rig.node("far-1", "prefill"), await rig.node("near-1", "prefill"), await rig.node("d", "decode"))
+async def three(rig: Rig, request: pytest.FixtureRequest) -> Three:
+    tcp = getattr(request, "param", False)
+    made = Three(
+        await rig.node("far-1", "prefill", tcp=tcp),
+        await rig.node("near-1", "prefill", tcp=tcp),
+        await rig.node("d", "decode", tcp=tcp),
+    )
     assert (await made.lender.complete(PROMPT, max_tokens=1)).status == 200
     return made
 
@@ -106,6 +114,7 @@ def cached(answer: Answer) -> int:
     return int(answer.usage["prompt_tokens_details"]["cached_tokens"])
 
 
+@OVER_BOTH
 async def test_a_lent_prefix_is_not_computed_again(three: Three) -> None:
     """Rows, window and state: the answer is that of a node that computed all."""
     alone = await three.home.complete(PROMPT, max_tokens=8)
@@ -267,6 +276,7 @@ async def test_no_room_to_fetch_is_no_wait(rig: Rig) -> None:
     assert await three.outcome("fetched", "no_room") == 1
 
 
+@OVER_BOTH
 async def test_a_prefill_that_is_left_in_mid_copy(three: Three) -> None:
     hold, reached = asyncio.Event(), asyncio.Event()
 
@@ -297,6 +307,7 @@ async def test_who_lends_hangs_up_in_mid_copy(three: Three) -> None:
     assert await three.outcome("lent", "cancelled") == 1
 
 
+@OVER_BOTH
 async def test_a_lender_that_is_killed_in_mid_copy(three: Three, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it is here: nothing of that stays, and the prompt is computed."""
     alone = await three.home.complete(PROMPT, max_tokens=8)
