@@ -11,10 +11,13 @@ from prfaas.core.routing.cached import NOTHING, Cached
 from prfaas.core.routing.chooser import Chooser
 from prfaas.core.routing.copying import Copy
 from prfaas.core.routing.curve import Curve
+from prfaas.core.routing.effects import Decided
+from prfaas.core.routing.events import Arrived, CreditGranted, PrefillBound, PrefillDone
 from prfaas.core.routing.ledger import Ledger
 from prfaas.core.routing.placement import Choice
+from prfaas.core.routing.router import Router, RouterPolicy
 from prfaas.core.routing.threshold import Threshold
-from prfaas.core.routing.view import Back, Source, SourceSeen, View
+from prfaas.core.routing.view import Back, DecodeSeen, Source, SourceSeen, View
 
 HOME, FAR, OTHER = ClusterName("home"), ClusterName("far"), ClusterName("other")
 CURVE = Curve([(1, 1_000), (100_000, 100_000_000)])
@@ -209,3 +212,31 @@ def test_ours_copies_where_it_places() -> None:
     found = choice("ours", cached(home=2000), busy=True, back=False)
     assert found.copy is not None
     assert found.copy.reason == "no_link"
+
+
+def test_an_idle_node_that_claims_a_prefill_copies_what_the_other_has() -> None:
+    router = Router(HOME, sources(), RouterPolicy(Threshold(5_000), 1 << 20, 4, "ours"))
+    for cluster in (HOME, FAR):
+        router.handle(0, report(cluster))
+    router.handle(0, DecodeSeen(NodeName("d"), True, 0, 1 << 20))
+    router._ledger.kv.seen(100, 200)
+    router._ledger.kv.seen(1000, 2000)
+
+    def arrive(name: str, tokens: int, what: Cached, runs: bool) -> Decided:
+        request = RequestId(name)
+        (decided,) = [e for e in router.handle(1, Arrived(request, tokens, 10**12, "", what)) if isinstance(e, Decided)]
+        router.handle(1, CreditGranted(request, 1, "d"))
+        if runs:
+            router.handle(1, PrefillBound(request, 1, "p"))
+        return decided
+
+    assert arrive("short", 4_000, NOTHING, runs=True).cluster == HOME
+    assert arrive("long", 10_000, NOTHING, runs=True).cluster == FAR
+    waits = arrive("waits", 10_000, cached(far=6000), runs=False)
+    assert (waits.cluster, waits.copy) == (FAR, None)
+    effects = router.handle(2, PrefillDone(RequestId("short"), 1))
+    (moved,) = [effect for effect in effects if isinstance(effect, Decided)]
+    assert (moved.request, moved.cluster, moved.reason) == ("waits", HOME, "claimed")
+    assert moved.copy is not None
+    assert (moved.copy.reason, moved.copy.cluster, moved.copy.tokens) == ("copy", FAR, 6000)
+    router.validate()
