@@ -46,7 +46,8 @@ class Job:
     async def supplied(self) -> PrefixSource | None:
         """What the node may fetch first: waits as long as that may pay, which is so much less left for fetching."""
         began_ns, most_ms = loop_now_ns(), self.request.prefix_ms
-        await asyncio.wait({self._offer}, timeout=most_ms / 1000)
+        if not self._offer.done():
+            await asyncio.wait({self._offer}, timeout=most_ms / 1000)
         if not self._offer.done():
             self._offer.set_result(None)
         source, left_ms = self._offer.result(), most_ms - (loop_now_ns() - began_ns) // 1_000_000
