@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prfaas.cluster.head import _cost_of
+from prfaas.cluster.computed import cost_of
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from prfaas.cluster.head import _cost_of
     ],
 )
 def test_what_is_said_counts_and_what_is_not_well_said_is_not(answer: bytes, found: tuple[int | None, int]) -> None:
-    assert _cost_of(answer) == found
+    assert cost_of(answer) == found

@@ -78,7 +78,7 @@ def test_kv_flows_while_prefill_runs_and_never_above_the_line(slow: System, one_
         looks.append((time.monotonic(), flowed, computed() - computed_before))
         asking.join(0.02)
     (answer,) = came
-    assert answer.headers["x-prfaas-route"] == "remote; cluster=far; reason=long"
+    assert answer.headers["x-prfaas-route"].startswith("remote; cluster=far; reason=long")
     assert answer.json()["choices"][0]["text"] == one_process(prompt, 4)
     assert any(flowed > 0 and done == 0 for _, flowed, done in looks), "nothing came before all was computed"
     (first_s, first, _), (last_s, last, _) = (

@@ -82,7 +82,8 @@ def ask(system: System, prompt: str, max_tokens: int = 8) -> tuple[int, str, str
     except httpx2.HTTPError:
         return 0, "", ""
     said = answer.json()["choices"][0]["text"] if answer.status_code == 200 else ""
-    return answer.status_code, answer.headers.get("x-prfaas-route", ""), said
+    route, _, _ = answer.headers.get("x-prfaas-route", "").partition("; copy=")  # home may have it from before
+    return answer.status_code, route, said
 
 
 def back(system: System) -> None:

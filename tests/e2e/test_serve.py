@@ -23,7 +23,7 @@ LONG, SHORT = 3000, 40
 
 def route(headers: httpx2.Headers) -> tuple[str, str, str]:
     """What x-prfaas-route says: route, cluster, reason."""
-    route, cluster, reason = (part.strip() for part in headers["x-prfaas-route"].split(";"))
+    route, cluster, reason, *_ = (part.strip() for part in headers["x-prfaas-route"].split(";"))
     return route, cluster.removeprefix("cluster="), reason.removeprefix("reason=")
 
 

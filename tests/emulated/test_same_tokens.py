@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from prfaas.core.cache.layout import PartKind
+from prfaas.core.errors import ProtocolError
 from prfaas.engine.base import NO_TOKEN, Sampling
 from prfaas.engine.emulated.layouts import LAYOUTS, layout_of
+from prfaas.engine.reuse import Reuse, spec_of
 from prfaas.model.bytemodel import EOS
 from prfaas.testing.gather import gather
 from prfaas.transport.base import LandedKV
@@ -142,3 +144,16 @@ async def test_logprobs(make: Make) -> None:
         assert len(token.logprobs.top) == 2
     (scored,) = await answer(engine, tokens, greedy(0, prompt_logprobs=0))
     assert (scored.id, scored.finish, len(scored.prompt)) == (NO_TOKEN, "length", 40)
+
+
+async def test_a_prefix_of_other_tokens_is_not_adopted(make: Make) -> None:
+    engine, tokens = make(), prompt(256)
+    spec = spec_of(engine.layout, 64)
+    assert spec is not None
+    right, wrong = [(await gather(engine, some)).landed for some in (tokens, tokens[::-1])]
+    reuse = Reuse(stops=(256,))
+    reuse.allowed = 1
+    await engine.adopt(tokens, right, reuse)
+    assert (reuse.length, len(reuse.made), list(reuse.states)) == (256, 4, [256])
+    with pytest.raises(ProtocolError, match="wrong_kv"):
+        await engine.adopt(tokens, wrong, Reuse())

@@ -22,7 +22,7 @@ from prfaas.core.ids import ClusterName
 from prfaas.core.index.index import PrefixIndex
 from prfaas.core.routing.router import RouterPolicy
 from prfaas.core.routing.threshold import Threshold
-from prfaas.core.routing.view import Source
+from prfaas.core.routing.view import Back, Source
 from prfaas.gateway.front import Front, FrontSettings
 from prfaas.gateway.gateway import Gateway, GatewaySettings
 from prfaas.gateway.sources import ServiceSource
@@ -60,7 +60,9 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
             for gateway in gateways:
                 gateway.home_changed()
 
-        shares = LinkShares({}, topology.limits.leases.pace_ns)  # a hand-over at home is not paced
+        # Prefixes that are copied away are paced; a hand-over at home is not.
+        rates = {link.name: int(link.bandwidth_bps) for link in topology.links if link.source == name}
+        shares = LinkShares(rates, topology.limits.leases.pace_ns)
         roster = roster_of(topology, session, name, metrics)
         exchange = KVExchange(name, PrefixIndex())
         hear_nodes(topology, environment, exchange, roster, metrics, tasks)
@@ -97,7 +99,7 @@ async def _serve(topology: Topology, environment: Environment, name: ClusterName
 def settings(topology: Topology, name: ClusterName) -> GatewaySettings:
     """What the gateway of `name` needs of the topology."""
     remote = [
-        Source(source, link.name, home=False, bandwidth_bps=int(link.bandwidth_bps), rtt_ns=int(link.rtt_ns))
+        Source(source, link.name, False, int(link.bandwidth_bps), int(link.rtt_ns), _back(topology, name, source))
         for source in topology.of_kind("prfaas")
         if (link := topology.link(source, name)) is not None
     ]
@@ -113,10 +115,17 @@ def settings(topology: Topology, name: ClusterName) -> GatewaySettings:
             policy.kind,
             policy.order,
             policy.remainder,
+            policy.prefix_copies,
         ),
         credit_lease_ms=limits.leases.credit_ns // 1_000_000,
         poll_s=limits.health_interval_ns / 1e9,
     )
+
+
+def _back(topology: Topology, name: ClusterName, source: ClusterName) -> Back | None:
+    """The link from `name` to `source`, if there is one."""
+    link = topology.link(name, source)
+    return Back(link.name, int(link.bandwidth_bps), int(link.rtt_ns)) if link is not None else None
 
 
 def front_settings(topology: Topology, environment: Environment) -> FrontSettings:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
 
 import msgspec
 import structlog
 
+from prfaas.cluster.computed import cost_of, parameters_of
 from prfaas.cluster.job import Job
+from prfaas.cluster.lender import Lender
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.cluster.roster import Roster, Sight
 from prfaas.cluster.shares import LinkShares
+from prfaas.cluster.tickets import GRACE_S, Tickets
 from prfaas.core.cache.layout import shown
-from prfaas.core.errors import InvariantError, ProtocolError, RemoteError
-from prfaas.core.ids import ClusterName, Epoch, LinkName, NodeName, TransferId
+from prfaas.core.errors import InvariantError, RemoteError
+from prfaas.core.ids import ClusterName, LinkName, NodeName, TransferId
 from prfaas.core.membership.effects import Lost
 from prfaas.core.routing.curve import curve_of
 from prfaas.core.routing.queue import (
@@ -48,9 +49,11 @@ from prfaas.wire.control import (
     PrefillInfo,
     PrefillRequest,
     PrefillUpdate,
+    PrefixRequest,
+    PrefixSource,
+    PrefixUpdate,
     TransferParams,
 )
-from prfaas.wire.ticket import mint
 
 log = structlog.get_logger(__name__)
 MAX_ANSWER_BYTES = 1 << 20
@@ -67,7 +70,7 @@ class HeadSettings:
     queue_length: int
     ticket_secret: bytes
     connections: dict[LinkName, int]
-    ticket_grace_s: int = 30
+    ticket_grace_s: int = GRACE_S
     order: float = 0.0
     """Of the queue: see `core.routing.order`."""
 
@@ -85,6 +88,8 @@ class ClusterHead:
         self.roster = roster
         self._settings = settings
         self._shares = shares
+        self._tickets = Tickets(settings.ticket_secret, settings.ticket_grace_s)
+        self._lender = Lender(roster, shares, self._tickets, settings.connections)
         self._changed = changed
         self._infos: dict[NodeName, NodeInfo] = {}
         self._jobs: dict[TransferId, Job] = {}
@@ -92,6 +97,15 @@ class ClusterHead:
         self._driver: Driver[QueueEvent, QueueEffect] = Driver(self._queue, self._perform)
         self._legs: set[asyncio.Task[bool]] = set()
         roster.serve("prefill", self)
+
+    def lend(self, request: PrefixRequest) -> AsyncGenerator[PrefixUpdate, None]:
+        """See `Lender.lend`."""
+        return self._lender.lend(request)
+
+    def supply(self, transfer: TransferId, source: PrefixSource | None) -> bool:
+        """What the prefill `transfer` may fetch, which it waits for; None: nothing. False: no such prefill waits."""
+        job = self._jobs.get(transfer)
+        return job is not None and job.supply(source)
 
     async def run(self) -> None:
         """Watches the members and renews link shares, until cancelled; then ends every leg."""
@@ -135,6 +149,7 @@ class ClusterHead:
             at_work_tokens=sum(job.tokens for _, job in at_work[LISTED:]),
             prefill_ns=list(curve.points) if curve is not None else [],
             nodes=self.roster.count("prefill"),
+            copies=bool(self._infos) and all(info.copies for info in self._infos.values()),
         )
 
     def _trouble(self) -> str:
@@ -243,12 +258,15 @@ class ClusterHead:
             async with asyncio.timeout(left_s), self._shares.hold(link, client, transfer):
                 if client.streams:
                     job.say(self._bound(request, info, left_s))
-                async with client.post("/v1/completions", self._node_body(request, client, info, left_s)) as response:
+                prefix = await job.supplied() if info.copies else None
+                left_s = max(0.001, (job.deadline_ns - loop_now_ns()) / 1e9)
+                body = self._node_body(request, client, info, left_s, prefix)
+                async with client.post("/v1/completions", body) as response:
                     answer = await read_bounded(response, MAX_ANSWER_BYTES)
                 job.answered_ns = loop_now_ns() - began_ns
-                job.node_ns, job.cached = _cost_of(answer)
+                job.node_ns, job.cached = cost_of(answer)
                 if not client.streams:
-                    job.say(PrefillUpdate("bound", node=node, epoch=info.epoch, parameters=_parameters(answer)))
+                    job.say(PrefillUpdate("bound", node=node, epoch=info.epoch, parameters=parameters_of(answer)))
                 await client.sent(transfer)
             job.say(PrefillUpdate("done", node=node, epoch=info.epoch))
             return True
@@ -272,7 +290,9 @@ class ClusterHead:
         self.roster.work_ended(node)
 
     @staticmethod
-    def _node_body(request: PrefillRequest, client: NodeClient, info: NodeInfo, left_s: float) -> bytes:
+    def _node_body(
+        request: PrefillRequest, client: NodeClient, info: NodeInfo, left_s: float, prefix: PrefixSource | None
+    ) -> bytes:
         params = TransferParams(
             transfer_id=request.transfer_id,
             do_remote_decode=True,
@@ -281,6 +301,7 @@ class ClusterHead:
             deadline_ms=int(left_s * 1000),
             epoch=info.epoch,
             receivers=request.receivers,
+            prefix=prefix,
         )
         leg = {
             "model": request.model,
@@ -292,23 +313,10 @@ class ClusterHead:
 
     def _bound(self, request: PrefillRequest, info: NodeInfo, left_s: float) -> PrefillUpdate:
         link = LinkName(request.link)
-        ticket = mint(
-            self._settings.ticket_secret,
-            transfer=TransferId(request.transfer_id),
-            epoch=Epoch(info.epoch),
-            node=NodeName(info.node),
-            receiver=NodeName(request.receiver),
-            link=link,
-            lifetime_s=int(left_s) + self._settings.ticket_grace_s,
-            now=time.time(),
-        )
+        ticket = self._tickets.of(info, TransferId(request.transfer_id), NodeName(request.receiver), link, left_s)
+        connections = self._settings.connections.get(link, 1)
         return PrefillUpdate(
-            "bound",
-            node=info.node,
-            epoch=info.epoch,
-            remote=info.data,
-            ticket=ticket,
-            connections=self._settings.connections.get(link, 1),
+            "bound", node=info.node, epoch=info.epoch, remote=info.data, ticket=ticket, connections=connections
         )
 
 
@@ -321,48 +329,6 @@ def _misfit(request: PrefillRequest, info: NodeInfo) -> str:
         here = shown(info.layout)
         return f"not one model and dtype: KV of {shown(request.layout)} at the receiver, of {here} here"
     return ""
-
-
-class _Answer(msgspec.Struct):
-    kv_transfer_params: dict[str, Any]
-
-
-def _parameters(answer: bytes) -> dict[str, Any]:
-    """How the KV of a prefill that is done can be had, from its answer."""
-    try:
-        return msgspec.json.decode(answer, type=_Answer).kv_transfer_params
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise ProtocolError("bad_reply", f"no kv_transfer_params in the answer to a prefill: {error}") from None
-
-
-class _Computed(msgspec.Struct):
-    computed_ns: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens_details: _Details | None = None
-
-
-class _Told(msgspec.Struct):
-    kv_transfer_params: _Computed | None = None
-    usage: _Usage | None = None
-
-
-def _cost_of(answer: bytes) -> tuple[int | None, int]:
-    """What a prefill took of its node's time, as nodes of ours say in their answer; and how many tokens the node had
-    kept, as vLLM may say too."""
-    try:
-        told = msgspec.json.decode(answer, type=_Told)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None, 0
-    computed = told.kv_transfer_params
-    details = told.usage.prompt_tokens_details if told.usage is not None else None
-    cached = details.cached_tokens if details is not None else None
-    return computed.computed_ns if computed is not None else None, cached or 0
 
 
 @contextlib.asynccontextmanager

@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+import msgspec
+
 from prfaas.core.ids import Epoch, NodeName
-from prfaas.wire.control import PrefillRequest, PrefillUpdate
+from prfaas.runtime.driver import loop_now_ns
+from prfaas.wire.control import PrefillRequest, PrefillUpdate, PrefixSource
 
 
 @dataclass(slots=True)
@@ -26,6 +29,29 @@ class Job:
     answered_ns: int | None = None
     node_ns: int | None = None
     cached: int = 0
+    _offer: asyncio.Future[PrefixSource | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._offer = asyncio.get_running_loop().create_future()
+        if not self.request.prefix_tokens:
+            self._offer.set_result(None)
+
+    def supply(self, source: PrefixSource | None) -> bool:
+        """What the node may fetch first. False when it does not wait for that (any more)."""
+        if self._offer.done():
+            return False
+        self._offer.set_result(source)
+        return True
+
+    async def supplied(self) -> PrefixSource | None:
+        """What the node may fetch first: waits as long as that may pay, which is so much less left for fetching."""
+        began_ns, most_ms = loop_now_ns(), self.request.prefix_ms
+        if not self._offer.done():
+            await asyncio.wait({self._offer}, timeout=most_ms / 1000)
+        if not self._offer.done():
+            self._offer.set_result(None)
+        source, left_ms = self._offer.result(), most_ms - (loop_now_ns() - began_ns) // 1_000_000
+        return msgspec.structs.replace(source, deadline_ms=left_ms) if source is not None and left_ms > 0 else None
 
     def say(self, update: PrefillUpdate) -> None:
         """Tell who asked."""

@@ -17,7 +17,7 @@ import msgspec
 from prfaas.core.errors import PeerFailure
 from prfaas.core.ids import NodeName
 from prfaas.runtime.client import call, post_lines, refusal, sendable
-from prfaas.wire.control import CreditReply, CreditRequest, NodeInfo, PaceLease, TransferParams
+from prfaas.wire.control import CreditReply, CreditRequest, NodeInfo, PaceLease, PrefixOffer, TransferParams
 
 T = TypeVar("T")
 JSON = {"Content-Type": "application/json"}
@@ -65,6 +65,11 @@ class NodeClient:
         """Hand the node its share of a link."""
         url = self.node.url + "/prfaas/v1/pace"
         await call(self._session, "POST", url, lease, dict[str, Any], timeout_s=timeout_s)
+
+    async def supply(self, transfer: str, offer: PrefixOffer, timeout_s: float) -> None:
+        """Tell a prefill service what one of its prefills may fetch first."""
+        url = f"{self.node.url}/prfaas/v1/prefill/{transfer}/prefix"
+        await call(self._session, "POST", url, offer, dict[str, Any], timeout_s=timeout_s)
 
     def parameters(self, params: TransferParams) -> dict[str, Any]:
         """`kv_transfer_params` of a leg, as this node takes them."""

@@ -306,6 +306,13 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "first come, first served. Left out: 1 for ours, else 0."
         ),
     ] = None
+    prefix_copies: Annotated[
+        bool,
+        Meta(
+            description="Copy a longer cached prefix to the cluster that prefills, over a link in that direction, "
+            "where that is sooner than computing. Between nodes of kinds transformers and emulated."
+        ),
+    ] = True
     short_remainder: Annotated[
         Annotated[int, Meta(ge=0, le=1 << 20)] | None,
         Meta(

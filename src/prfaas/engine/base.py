@@ -114,6 +114,13 @@ class Engine(Protocol):
         Cancelling the awaiting task stops the work at the next layer or chunk; no `put` comes after it returned.
         """
 
+    async def adopt(self, tokens: Sequence[int], landed: LandedKV, reuse: Reuse) -> None:
+        """`landed` is the KV of `tokens`, of which `reuse` resumes from the first, at least `landed.held`: leaves it in
+        `reuse`, with the snapshot at its end, as if it had been computed. Copies. `tokens` are whole blocks.
+
+        Raises RemoteError when it is seen to be other KV. Cancelled, it leaves nothing.
+        """
+
     def generate(
         self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None
     ) -> AsyncGenerator[Token, None]:

@@ -50,7 +50,8 @@ class Caches:
         worth = {name: nodes for name, nodes in holders.items() if 2 * clusters[name] >= len(chain) * BLOCK_TOKENS}
         # A node of several ranks gives a request to any of them.
         sure = {node: min(lengths) for node, lengths in decoders.items() if len(lengths) == ranks[node]}
-        return Cached(clusters, worth, sure, unknown)
+        lenders = {name: min(nodes) for name, nodes in holders.items()}
+        return Cached(clusters, worth, sure, unknown, lenders)
 
     def _prefills(self, place: Place) -> bool:
         """Whether a prefill in its cluster would find what is there: decode nodes prefill only where they are alone."""

@@ -62,9 +62,12 @@ class Exchange:
 
     @property
     def route_header(self) -> str:
-        """`x-prfaas-route`: where prefill ran and why; and what was not known for that, if anything."""
+        """`x-prfaas-route`: where prefill ran and why; what was to become of a longer prefix elsewhere, if there was
+        one; and what was not known for that, if anything."""
         decided = self.decided
         if decided is None:
             return "none; cluster=; reason=refused"
         said = f"{decided.route}; cluster={decided.cluster}; reason={decided.reason}"
+        if decided.copy is not None:
+            said += f"; copy={decided.copy.reason}; from={decided.copy.cluster}"
         return f"{said}; unknown={','.join(decided.unknown)}" if decided.unknown else said

@@ -23,7 +23,7 @@ from prfaas.gateway.caches import Caches
 from prfaas.gateway.decoders import Decoders
 from prfaas.gateway.exchange import Exchange, Upstream
 from prfaas.gateway.legs import Legs, LegSettings
-from prfaas.gateway.sources import PrefillSource, ServiceSource, seen_at_home
+from prfaas.gateway.sources import HomeSource, PrefillSource, ServiceSource, seen_at_home
 from prfaas.runtime.driver import Driver
 from prfaas.runtime.metrics import Metrics
 
@@ -66,7 +66,7 @@ class Gateway:
         self._decoders = Decoders(self._router.view, self._driver.post)
         self.roster = head.roster
         self.roster.serve("decode", self._decoders)
-        sources: dict[ClusterName, PrefillSource] = {settings.cluster: head}
+        sources: dict[ClusterName, PrefillSource] = {settings.cluster: HomeSource(head)}
         sources |= {service.cluster: service for service in services}
         leg_settings = LegSettings(
             settings.model, settings.cluster, settings.credit_lease_ms, self._decoders.layout, self._decoders.ranks

@@ -16,7 +16,7 @@ import structlog
 
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.core.errors import PeerFailure, RemoteError, RequestError
-from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, transfer_of
+from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, TransferId, transfer_of
 from prfaas.core.routing.effects import (
     AskCredit,
     CancelDecode,
@@ -40,11 +40,13 @@ from prfaas.core.routing.events import (
 )
 from prfaas.core.routing.router import RouterEvent
 from prfaas.gateway.begun import first_event
+from prfaas.gateway.copying import Copying, patience_ms
 from prfaas.gateway.exchange import Exchange, Upstream
 from prfaas.gateway.sources import PrefillSource
 from prfaas.runtime.client import Refused, read_bounded
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.metrics import Metrics
+from prfaas.runtime.tasks import background
 from prfaas.wire.control import CreditRequest, PrefillRequest, PrefillUpdate, TransferParams
 from prfaas.wire.openai import add_field
 
@@ -102,6 +104,7 @@ class Legs:
         self._metrics = metrics
         self._post = post
         self._trouble = trouble
+        self._copying = Copying(sources, metrics)
         self._tasks: dict[LegKey, asyncio.Task[None]] = {}
         self._bound: dict[RequestId, _Bound] = {}
 
@@ -113,7 +116,9 @@ class Legs:
                 exchange.decided = effect
                 for signal in effect.unknown:
                     self._metrics.signal_unknown(signal)
-                log.info("decided", **{name: getattr(effect, name) for name in Decided.__slots__ if name != "at_ns"})
+                if effect.copy is not None:
+                    self._metrics.longer_prefix(effect.copy.reason)
+                log.info("decided", **_logged(effect))
             case AskCredit(request, attempt, node):
                 self._start((request, attempt, "credit"), self._credit(exchange, attempt, node))
             case ReleaseCredit(request, attempt, node):
@@ -218,23 +223,29 @@ class Legs:
             await self._node(node).release_credit(transfer_of(request, attempt), RELEASE_S)
 
     async def _prefill(self, exchange: Exchange, start: StartPrefill) -> None:
-        request, attempt = start.request, start.attempt
-        assert exchange.decided is not None
+        request, attempt, decided = start.request, start.attempt, exchange.decided
+        assert decided is not None
+        copy = decided.copy if decided.copy is not None and decided.copy.made else None
         asked = PrefillRequest(
             transfer_id=transfer_of(request, attempt),
             tenant=self._settings.tenant,
             model=self._settings.model,
-            layout=self._settings.layout(exchange.decided.node),
+            layout=self._settings.layout(decided.node),
             receiver=start.receiver,
             link=start.link,
             tokens=exchange.prompt.ids,
             prompt_tokens=exchange.prompt.tokens,
             deadline_ms=self._left_ms(exchange),
-            receivers=self._settings.ranks(exchange.decided.node),
+            receivers=self._settings.ranks(decided.node),
             prefer=list(exchange.cached.holders.get(start.cluster, ())),
+            prefix_tokens=copy.tokens if copy is not None else 0,
+            prefix_ms=patience_ms(copy),
         )
         asked_ns = loop_now_ns()
-        async with contextlib.aclosing(self._sources[start.cluster].prefill(asked)) as updates:
+        async with (
+            background() as also,
+            contextlib.aclosing(self._sources[start.cluster].prefill(asked)) as updates,
+        ):
             async for update in updates:
                 match update.state:
                     case "queued":
@@ -243,8 +254,11 @@ class Legs:
                         self._metrics.stage_took("queue", loop_now_ns() - asked_ns)
                         self._bound[request] = _Bound(start.link, asked.receivers, update)
                         if update.parameters is not None:  # its engine fetches for itself: nothing lands in credit
-                            release = self._release(request, attempt, exchange.decided.node)
+                            release = self._release(request, attempt, decided.node)
                             self._start((request, attempt, "release"), release)
+                        if copy is not None:
+                            transfer, tokens = TransferId(asked.transfer_id), exchange.prompt.ids
+                            also(self._copying.run(copy, start.cluster, transfer, update.node, asked.layout, tokens))
                         self._post(PrefillBound(request, attempt, update.node))
                     case "done":
                         self._post(PrefillDone(request, attempt))
@@ -290,3 +304,12 @@ class Legs:
             receivers=known.receivers,
         )
         return client.parameters(params)
+
+
+def _logged(decided: Decided) -> dict[str, Any]:
+    """As the log has it: flat, and what becomes of a longer prefix only where there is one."""
+    said = {name: getattr(decided, name) for name in Decided.__slots__ if name not in ("at_ns", "copy")}
+    copy = decided.copy
+    if copy is not None:
+        said |= {"copy": copy.reason, "copy_from": copy.cluster, "copy_tokens": copy.tokens}
+    return said

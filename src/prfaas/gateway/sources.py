@@ -17,7 +17,19 @@ from prfaas.core.errors import PeerFailure, RemoteError
 from prfaas.core.ids import ClusterName, TransferId
 from prfaas.core.routing.curve import curve_of
 from prfaas.core.routing.view import JobSeen, SourceSeen
-from prfaas.wire.control import LISTED, ClusterInfo, PrefillInfo, PrefillRequest, PrefillUpdate
+from prfaas.wire.control import (
+    LISTED,
+    ClusterInfo,
+    PrefillInfo,
+    PrefillRequest,
+    PrefillUpdate,
+    PrefixOffer,
+    PrefixRequest,
+    PrefixSource,
+    PrefixUpdate,
+)
+
+SUPPLY_S = 5.0
 
 
 class PrefillSource(Protocol):
@@ -26,6 +38,31 @@ class PrefillSource(Protocol):
     def prefill(self, request: PrefillRequest) -> AsyncGenerator[PrefillUpdate, None]:
         """`queued`, `bound`, then `done` or `failed`. Closing it withdraws. Raises PeerFailure when it cannot be
         asked."""
+
+    async def supply(self, transfer: TransferId, source: PrefixSource | None) -> None:
+        """What a prefill that is bound may fetch first; None: nothing after all. Raises RemoteError."""
+
+    def lend(self, request: PrefixRequest) -> AsyncGenerator[PrefixUpdate, None]:
+        """`lent`, then `done` or `failed`. Closing it ends the loan. Raises RemoteError when it cannot be asked."""
+
+
+class HomeSource:
+    """Our own cluster's head."""
+
+    def __init__(self, head: ClusterHead) -> None:
+        self._head = head
+
+    def prefill(self, request: PrefillRequest) -> AsyncGenerator[PrefillUpdate, None]:
+        """See PrefillSource."""
+        return self._head.prefill(request)
+
+    async def supply(self, transfer: TransferId, source: PrefixSource | None) -> None:
+        """See PrefillSource."""
+        self._head.supply(transfer, source)
+
+    def lend(self, request: PrefixRequest) -> AsyncGenerator[PrefixUpdate, None]:
+        """See PrefillSource."""
+        return self._head.lend(request)
 
 
 class ServiceSource:
@@ -43,6 +80,14 @@ class ServiceSource:
                 if update.state in ("done", "failed"):
                     return
         raise PeerFailure("unreachable", f"the prefill service of {self.cluster} hung up")
+
+    async def supply(self, transfer: TransferId, source: PrefixSource | None) -> None:
+        """See PrefillSource."""
+        await self._client.supply(transfer, PrefixOffer(source), SUPPLY_S)
+
+    def lend(self, request: PrefixRequest) -> AsyncGenerator[PrefixUpdate, None]:
+        """See PrefillSource. A stream that ends without a last word is for the caller to see."""
+        return self._client.lines("/prfaas/v1/prefix", request, PrefixUpdate)
 
     async def follow(self, period_s: float, listen: Callable[[SourceSeen], None]) -> None:
         """Asks for the cluster's state every `period_s`, until cancelled."""
@@ -77,6 +122,7 @@ def _seen(cluster: ClusterName, info: ClusterInfo) -> SourceSeen:
         max(0, info.at_work_tokens),
         curve_of(info.prefill_ns),
         info.nodes,
+        info.copies,
     )
 
 

@@ -30,6 +30,8 @@ class Metrics:
     prfaas_prefill_nodes_ready{cluster}    for each cluster that a gateway may send prefills to
     prfaas_members{cluster,role,state}     nodes of a cluster as its head knows them; states as in docs/states.md
     prfaas_unknown_signals_total{signal}   decisions that lacked it: speed:CLUSTER, cache:CLUSTER, ...
+    prfaas_longer_prefixes_total{outcome}  decisions for a cluster while another one had a longer prefix, by what was to
+                                           become of it (docs/routing.md); and of each copy: lent, or why not
     prfaas_kv_events_total{node,kind}      told of prefix caches: stored, removed, cleared; lost, broken
     """
 
@@ -54,6 +56,9 @@ class Metrics:
         self._unknown = Counter(
             "prfaas_unknown_signals", "Decisions without a signal.", ("signal",), registry=self.registry
         )
+        self._longer = Counter(
+            "prfaas_longer_prefixes", "Decisions while another cluster had more.", ("outcome",), registry=self.registry
+        )
         self._members = Gauge("prfaas_members", "Nodes of a cluster.", labels, registry=self.registry)
 
     def kv_events(self, node: str, kind: str, count: int) -> None:
@@ -67,6 +72,10 @@ class Metrics:
     def signal_unknown(self, signal: str) -> None:
         """A decision had to be made without `signal`."""
         self._unknown.labels(signal).inc()
+
+    def longer_prefix(self, outcome: str) -> None:
+        """What becomes of a prefix that another cluster has, and that is longer."""
+        self._longer.labels(outcome).inc()
 
     def source_ready(self, cluster: str, nodes: int) -> None:
         """`nodes` prefill nodes of `cluster` are ready, as a gateway just heard."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import structlog
@@ -64,6 +65,21 @@ class Tasks:
             self._error = error
             if self._failed is not None and not self._failed.done():
                 self._failed.set_result(error)
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], None]]:
+    """What is handed to it runs beside the block, and is cancelled at its end. What such work raises is logged: the
+    block does not depend on it."""
+    running: list[asyncio.Task[None]] = []
+    try:
+        yield lambda work: running.append(asyncio.get_running_loop().create_task(work))
+    finally:
+        for task in running:
+            task.cancel()
+        for ended in await asyncio.gather(*running, return_exceptions=True):
+            if isinstance(ended, Exception):
+                log.error("background work failed", exc_info=ended)
 
 
 async def to_its_end(work: Awaitable[_T]) -> _T:

@@ -13,10 +13,12 @@ from aiohttp import web
 from prfaas.cluster.head import ClusterHead
 from prfaas.cluster.kvexchange import KVExchange
 from prfaas.cluster.registrar import Registrar
+from prfaas.core.errors import RequestError
+from prfaas.core.ids import TransferId
 from prfaas.runtime.client import line_bytes
 from prfaas.runtime.http import json_reply, make_app, read_json
 from prfaas.runtime.metrics import CONTENT_TYPE, Metrics
-from prfaas.wire.control import PrefillRequest
+from prfaas.wire.control import PrefillRequest, PrefixOffer, PrefixRequest
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +46,8 @@ class ServiceFront:
         app = make_app(max_body_bytes=self._max_body_bytes, keys=(self._secret,))
         app.router.add_get("/prfaas/v1/cluster", self._cluster)
         app.router.add_post("/prfaas/v1/prefill", self._prefill)
+        app.router.add_post("/prfaas/v1/prefill/{transfer}/prefix", self._supply)
+        app.router.add_post("/prfaas/v1/prefix", self._lend)
         Registrar(self._head.roster).add_to(app.router)
         if self._exchange is not None:
             self._exchange.add_to(app.router)
@@ -75,4 +79,21 @@ class ServiceFront:
         finally:
             self._metrics.request_ended("prefill", outcome)
             log.info("prefill ended", transfer=request.transfer_id, tokens=request.prompt_tokens, outcome=outcome)
+        return out
+
+    async def _supply(self, http: web.Request) -> web.StreamResponse:
+        offer = await read_json(http, PrefixOffer)
+        transfer = TransferId(http.match_info["transfer"])
+        if not self._head.supply(transfer, offer.prefix):
+            raise RequestError(f"no prefill {transfer} waits for a prefix, or any more", status=404, code="late")
+        return json_reply({})
+
+    async def _lend(self, http: web.Request) -> web.StreamResponse:
+        request = await read_json(http, PrefixRequest)
+        out = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await out.prepare(http)
+        async with contextlib.aclosing(self._head.lend(request)) as updates:
+            async for update in updates:
+                await out.write(line_bytes(update))
+        await out.write_eof()
         return out

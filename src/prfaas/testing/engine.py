@@ -41,8 +41,9 @@ async def _go_on(_step: int) -> None:
 class DerivedEngine:
     """`answer`: the ids of every answer, before an end mark; None derives printable ids from all tokens so far.
 
-    `before_chunk(start)` and `before_token(index)` are awaited before a prefill chunk and before each token: a test may
-    wait or raise there. `seen` counts what was called, `computed` tokens of prompts that no prefix held.
+    `before_chunk(start)`, `before_token(index)` and `before_adopt(length)` are awaited before a prefill chunk, before
+    each token and before a prefix that came is kept: a test may wait or raise there. `seen` counts what was called,
+    `computed` tokens of prompts that no prefix held, `adopted` prefixes that came.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class DerivedEngine:
         self.answer, self.end = answer, end
         self.before_chunk: Callable[[int], Awaitable[None]] = _go_on
         self.before_token: Callable[[int], Awaitable[None]] = _go_on
+        self.before_adopt: Callable[[int], Awaitable[None]] = _go_on
         self.before_start: Callable[[int], Awaitable[None]] = _go_on
         self.seen = {"prefill": 0, "landed": 0, "alone": 0}
-        self.computed = 0
+        self.computed = self.adopted = 0
         self.running = 0
         self._chunk_tokens = chunk_tokens
         self._spec = spec_of(self.layout, limits.block_tokens)
@@ -100,6 +102,16 @@ class DerivedEngine:
         finally:
             self.running -= 1
             kept.leave(reuse, chain, self._spec, max(done, reuse.tokens))
+
+    async def adopt(self, tokens: Sequence[int], landed: LandedKV, reuse: Reuse) -> None:
+        """Raises WrongKV unless `landed` is exactly the KV of these tokens."""
+        self.adopted += 1
+        await self.before_adopt(len(tokens))
+        chain = Chain(tokens)
+        kept.check(reuse, chain, self._spec)
+        if landed.length != len(tokens) or any(deviations(self.layout, chain, landed)):
+            raise WrongKV(f"not the KV of these {len(tokens)} tokens")
+        kept.adopt(reuse, chain, self._spec)
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None

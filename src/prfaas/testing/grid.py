@@ -127,6 +127,8 @@ async def two_clusters(
     events: Mapping[ClusterName, Endpoint] | None = None,
     remainder: int = 0,
     stale_s: float = 30.0,
+    back_bps: int | None = None,
+    copies: bool = True,
 ) -> AsyncGenerator[Grid, None]:
     """A grid over nodes that the rig made, up and known to the gateway."""
     limits = HeadLimits(
@@ -143,6 +145,8 @@ async def two_clusters(
         events or {},
         remainder,
         stale_s,
+        back_bps,
+        copies,
     )
     tasks, text, listed = Tasks(), Text.load(rig.directory), [*far, *home, *decoders]
     async with make_session(SECRET) as session, make_session() as public:

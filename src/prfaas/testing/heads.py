@@ -30,7 +30,7 @@ from prfaas.core.membership.events import Role
 from prfaas.core.membership.members import MemberPolicy
 from prfaas.core.routing.router import RouterPolicy
 from prfaas.core.routing.threshold import Threshold
-from prfaas.core.routing.view import Source
+from prfaas.core.routing.view import Back, Source
 from prfaas.gateway.front import Front, FrontSettings
 from prfaas.gateway.gateway import Gateway, GatewaySettings
 from prfaas.gateway.sources import ServiceSource
@@ -44,6 +44,7 @@ from prfaas.testing.noderig import LINK, MODEL, ROOT, SECRET, Node
 HOME, FAR = ClusterName("home"), ClusterName("far")
 POLL_S = 0.05
 LINK_BPS = 10**9
+BACK = LinkName("home->far")
 Run = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -67,6 +68,9 @@ class HeadLimits:
     """See `RouterPolicy`."""
     stale_s: float = 30.0
     """So long may a head be silent until its caches are unknown."""
+    back_bps: int | None = None
+    """The rate of a link from home to far; None: there is none."""
+    copies: bool = True
 
 
 class Program(ABC):
@@ -134,7 +138,8 @@ class Program(ABC):
     def _head(
         self, cluster: ClusterName, roster: Roster, shares: LinkShares, changed: Callable[[], None] = lambda: None
     ) -> ClusterHead:
-        settings = HeadSettings(cluster, MODEL, self._limits.queue_length, SECRET.encode(), {LINK: 2})
+        link = LINK if cluster == FAR else BACK
+        settings = HeadSettings(cluster, MODEL, self._limits.queue_length, SECRET.encode(), {link: 2})
         return ClusterHead(settings, roster, shares, changed)
 
 
@@ -193,19 +198,29 @@ class GatewayProgram(Program):
             follow = partial(exchange.follow, wait_ms=200, stale_s=limits.stale_s, pause_s=0.02)
             runs.append(partial(follow, FAR, self._service_url, self._session))
         self.index = exchange.index
+        back = Back(BACK, limits.back_bps) if limits.back_bps is not None else None
+        rates = {BACK: limits.back_bps} if limits.back_bps is not None else {}
         gateway = Gateway(
             GatewaySettings(
                 cluster=HOME,
                 model=MODEL,
-                sources=(Source(FAR, LINK, False, LINK_BPS), Source(HOME, LinkName("home->home"), True)),
+                sources=(
+                    Source(FAR, LINK, False, LINK_BPS, back=back),
+                    Source(HOME, LinkName("home->home"), True),
+                ),
                 policy=RouterPolicy(
-                    Threshold(limits.threshold), limits.whole_limit, 4, limits.policy, remainder=limits.remainder
+                    Threshold(limits.threshold),
+                    limits.whole_limit,
+                    4,
+                    limits.policy,
+                    remainder=limits.remainder,
+                    copies=limits.copies,
                 ),
                 credit_lease_ms=5000,
                 poll_s=POLL_S,
             ),
             [ServiceSource(FAR, NodeClient(self._session, NodeAddress(NodeName(FAR), self._service_url)))],
-            self._head(HOME, roster, LinkShares({}, 10**9), changed),
+            self._head(HOME, roster, LinkShares(rates, 10**9), changed),
             metrics,
             exchange.index if limits.events else None,
             ROOT,

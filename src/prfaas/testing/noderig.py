@@ -35,6 +35,7 @@ from prfaas.testing.engine import DerivedEngine
 from prfaas.transport.base import Transport
 from prfaas.transport.memory import MemoryNetwork, MemoryTransport
 from prfaas.transport.metrics import MetricStats
+from prfaas.transport.tcp import TcpTransport
 from prfaas.wire.control import Address, TransferParams
 from prfaas.wire.sse import Event, EventReader
 from prfaas.wire.ticket import mint
@@ -203,14 +204,16 @@ class Rig:
         port: int = 0,
         prefill_ns: Sequence[tuple[int, int]] = (),
         events: Endpoint | None = None,
+        tcp: bool = False,
     ) -> Node:
-        """One that is up. `events`: where it tells of its prefix cache."""
+        """One that is up. `events`: where it tells of its prefix cache; `tcp`: its KV goes over sockets."""
         epoch = epoch or Epoch(time.time_ns())
         cluster = ClusterName("far" if role == "prefill" else "home")
         metrics = Metrics()
-        transport = transport or MemoryTransport(
-            NodeName(name), epoch, SECRET.encode(), self.network, stats=MetricStats(metrics)
-        )
+        stats, who = MetricStats(metrics), NodeName(name)
+        if tcp:
+            transport = TcpTransport(who, epoch, SECRET.encode(), stats=stats)
+        transport = transport or MemoryTransport(who, epoch, SECRET.encode(), self.network, stats=stats)
         peer = await transport.listen("127.0.0.1", 0)
         identity = Identity(NodeName(name), cluster, role, epoch, MODEL, (peer,))
         engine = engine or DerivedEngine(limits)

@@ -7,9 +7,12 @@ that a newer peer may add some; missing or mistyped ones are refused by msgspec 
     node     POST /prfaas/v1/credit        CreditRequest -> CreditReply   (waits until granted, or 409 / 413)
     node     DELETE /prfaas/v1/credit/{transfer}
     node     POST /prfaas/v1/pace          PaceLease -> {}
+    node     POST /prfaas/v1/prefix        PrefixRequest -> a stream of PrefixUpdate, one JSON object a line
     node     POST /v1/completions, /v1/chat/completions with `kv_transfer_params` (TransferParams)
     service  GET  /prfaas/v1/cluster       -> ClusterInfo
     service  POST /prfaas/v1/prefill       PrefillRequest -> a stream of PrefillUpdate, one JSON object a line
+    service  POST /prfaas/v1/prefill/{transfer}/prefix    PrefixOffer -> {}   (of a prefill that is `bound`)
+    service  POST /prfaas/v1/prefix        PrefixRequest -> a stream of PrefixUpdate, one JSON object a line
     heads    the members' endpoints, see `wire.members`
 """
 
@@ -58,6 +61,23 @@ class NodeInfo(msgspec.Struct, frozen=True):
     outside."""
     kv_events: list[Address] = []
     """Where it is asked what it told of its prefix cache (`wire.kvevents`); none when it tells nothing."""
+    copies: bool = False
+    """Whether it lends prefixes that it keeps, and fetches those that others lend."""
+
+
+class PrefixSource(msgspec.Struct, frozen=True):
+    """Where a prefill node may fetch the KV of the first `length` tokens of its prompt before it computes the rest.
+
+    `deadline_ms`: milliseconds after which computing is sooner, when the message is sent.
+    """
+
+    transfer_id: str
+    length: int
+    link: str
+    remote: list[Address]
+    ticket: str
+    deadline_ms: int
+    connections: int = 1
 
 
 class TransferParams(msgspec.Struct, frozen=True):
@@ -82,6 +102,43 @@ class TransferParams(msgspec.Struct, frozen=True):
     """The incarnation of the node that is meant: another one refuses, 409 "stale_epoch". 0 means any."""
     receivers: int = 0
     """Ranks of the receiving node, each of which dials for what it holds; 0 means as many as the sender has."""
+    prefix: PrefixSource | None = None
+    """Of a prefill leg: what to fetch first. Whatever comes of that, the prefill goes on."""
+
+
+class PrefixRequest(msgspec.Struct, frozen=True):
+    """Lend the KV of the first `length` of `tokens` (a JSON list of ids) to `receiver`, over `link`.
+
+    `node`: which node is to, for heads; `layout`: the KV layout that the receiver wants. The loan ends when the
+    receiver owns the KV, when who asked hangs up, and after `deadline_ms`.
+    """
+
+    transfer_id: str
+    node: str
+    layout: str
+    receiver: str
+    link: str
+    tokens: msgspec.Raw
+    length: int
+    deadline_ms: int
+    epoch: int = 0
+
+
+class PrefixUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the answer: `lent` (a head says where to dial, with what ticket), then `done` or `failed`."""
+
+    state: Literal["lent", "done", "failed"]
+    remote: list[Address] = []
+    ticket: str = ""
+    connections: int = 1
+    code: str = ""
+    detail: str = ""
+
+
+class PrefixOffer(msgspec.Struct, frozen=True):
+    """What the prefill that announced `prefix_tokens` may fetch; None: nothing after all."""
+
+    prefix: PrefixSource | None
 
 
 class CreditRequest(msgspec.Struct, frozen=True):
@@ -115,6 +172,9 @@ class PrefillRequest(msgspec.Struct, frozen=True):
 
     `tokens` is a JSON list of ids, and there are `prompt_tokens` of them: heads pass the list on unread, the node reads
     it. `receivers`: ranks of the receiver, as in `TransferParams`. `prefer`: nodes that have much of it cached.
+
+    `prefix_tokens`: once it is `bound`, a `PrefixOffer` of so many tokens follows, for which the node is to wait, at
+    most `prefix_ms`; 0: none.
     """
 
     transfer_id: str
@@ -128,6 +188,8 @@ class PrefillRequest(msgspec.Struct, frozen=True):
     deadline_ms: int
     receivers: int = 0
     prefer: list[str] = []
+    prefix_tokens: int = 0
+    prefix_ms: int = 0
 
 
 class PrefillUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -164,7 +226,7 @@ class ClusterInfo(msgspec.Struct, frozen=True):
     `waiting`, next first, and `at_work`: the first `LISTED` of each, and of those that are not listed the tokens,
     `waiting_tokens` and `at_work_tokens`. `slots`: prefills that the ready nodes take at once. `prefill_ns`: as in
     `NodeInfo`, of one of its nodes in the mean, told or learned; empty while it is not known. `nodes`: its prefill
-    nodes, ready or not.
+    nodes, ready or not. `copies`: as in `NodeInfo`, of all of them that are ready.
     """
 
     cluster: str
@@ -182,3 +244,4 @@ class ClusterInfo(msgspec.Struct, frozen=True):
     at_work_tokens: int = 0
     prefill_ns: list[tuple[int, int]] = []
     nodes: int | None = None
+    copies: bool = False

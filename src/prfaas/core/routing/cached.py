@@ -17,12 +17,14 @@ class Cached:
 
     `clusters`: by cluster, on the best of the nodes that would prefill there; `holders`: which nodes those are.
     `decoders`: by decode node of our own cluster. `unknown`: clusters of which more may be cached than is said.
+    `lenders`: by cluster, a node that holds so much.
     """
 
     clusters: Mapping[ClusterName, int] = field(default_factory=dict)
     holders: Mapping[ClusterName, tuple[NodeName, ...]] = field(default_factory=dict)
     decoders: Mapping[NodeName, int] = field(default_factory=dict)
     unknown: tuple[ClusterName, ...] = ()
+    lenders: Mapping[ClusterName, NodeName] = field(default_factory=dict)
 
     def at(self, cluster: ClusterName, tokens: int) -> int:
         """Of a prompt of `tokens` tokens, of which the last one is always computed."""

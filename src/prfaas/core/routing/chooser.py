@@ -14,7 +14,6 @@ from prfaas.core.routing.catalog import policy_of
 from prfaas.core.routing.ledger import HOME, Ledger
 from prfaas.core.routing.placement import Choice, choose_source
 from prfaas.core.routing.policy import IMPOSSIBLE
-from prfaas.core.routing.reference import Paper
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import Source, View
 
@@ -27,16 +26,20 @@ BLIND = ("balanced", "fastest", "priced")
 
 class Chooser:
     """`kind` is a name of `catalog`; `order`: see `Policy.order`, None: its own. `whole_limit`: the longest prompt that
-    a decode node may compute whole."""
+    a decode node may compute whole. `copies`: whether prefixes are copied between clusters."""
 
     def __init__(
-        self, kind: str, threshold: Threshold, order: float | None, whole_limit: int, sources: tuple[Source, ...]
+        self,
+        kind: str,
+        threshold: Threshold,
+        order: float | None,
+        whole_limit: int,
+        sources: tuple[Source, ...],
+        copies: bool = True,
     ) -> None:
         self._whole_limit = whole_limit
         self.policy = policy_of(kind, threshold.tokens, order)
-        if isinstance(self.policy, Paper):
-            self.policy.copies = False  # nobody here copies prefixes between clusters
-        self.ledger = Ledger(sources, self.policy.order)
+        self.ledger = Ledger(sources, self.policy.order, copies)
         self._kind = kind
         self._rule = FIXED.get(kind) or threshold
 
@@ -71,7 +74,9 @@ class Chooser:
             ruled = choose_source(view, self._rule, tokens, failed, stays, why, at_home)
             return replace(ruled, reason=self._named(ruled.reason), unknown=unknown)
         answer = self.policy.place(now_ns, job, ledger.backlogs)
-        return Choice(ledger.sources[answer.cluster], why if failed else answer.reason, unknown, answer.scores)
+        copy = ledger.copy(now_ns, request, answer.cluster)
+        source, reason = ledger.sources[answer.cluster], why if failed else answer.reason
+        return Choice(source, reason, unknown, answer.scores, copy)
 
     def _named(self, reason: str) -> str:
         """The rule's reason as the policy calls it."""

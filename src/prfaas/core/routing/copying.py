@@ -5,7 +5,53 @@ It knows times and bytes; it does not know what holds them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from prfaas.core.ids import ClusterName, LinkName, NodeName
 from prfaas.core.routing.uplink import Uplink
+
+SECOND_NS = 10**9
+UTILISED_NS = SECOND_NS
+"""A link whose backlog takes longer than this is near saturation: bandwidth is scarce."""
+
+COPY, SLOWER, BUSY, UNKNOWN, CANNOT, NO_LINK = (
+    "copy",
+    "copy_slower",
+    "link_busy",
+    "copy_unknown",
+    "cannot_copy",
+    "no_link",
+)
+"""What becomes of a longer prefix elsewhere: it is copied; computing is as fast; the link is near saturation; a rate, a
+time or a size is not known; the nodes of one of the two do not copy; there is no link that way."""
+
+NOBODY, NOWHERE = NodeName(""), LinkName("")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`node` of `cluster` holds the first `tokens` tokens of a prompt, more than the place that prefills it; `reason`:
+    what becomes of that. Copied, it is `kv_bytes` over `link`, and prefill is done after `whole_ns`, the copy included;
+    after `patience_ns` computing would have been as fast."""
+
+    reason: str
+    cluster: ClusterName
+    tokens: int
+    node: NodeName = NOBODY
+    link: LinkName = NOWHERE
+    kv_bytes: int = 0
+    whole_ns: int = 0
+    patience_ns: int = 0
+
+    @property
+    def made(self) -> bool:
+        """Whether it is copied."""
+        return self.reason == COPY
+
+
+def scarce(link: Uplink) -> bool:
+    """Whether `link` is near saturation."""
+    return link.present_ns(link.unsent_bytes) > UTILISED_NS
 
 
 def copy_ns(now_ns: int, link: Uplink, kv_bytes: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
+from prfaas.core.routing.copying import Copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Decided:
     """What the policy weighed, smaller is better; see `policy.Answer`."""
     cached: int = 0
     """Of `tokens`, those that the place was expected to have cached."""
+    copy: Copy | None = None
+    """What becomes of a longer prefix that another cluster has, if one has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from prfaas.core.ids import ClusterName, LinkName, RequestId
 from prfaas.core.routing.cached import NOTHING, Cached
+from prfaas.core.routing.copying import Copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,15 @@ class PrefillQueued:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """An idle node of another cluster, over `link`, takes the prefill, which waits. The router itself says so."""
+    """An idle node of another cluster, over `link`, takes the prefill, which waits. `copy`: as in `Place`. The router
+    itself says so."""
 
     request: RequestId
     attempt: int
     cluster: ClusterName
     link: LinkName
     remote: bool
+    copy: Copy | None = None
 
 
 @dataclass(frozen=True, slots=True)

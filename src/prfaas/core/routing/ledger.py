@@ -15,6 +15,8 @@ from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, RequestId, TransferId
 from prfaas.core.routing.backlog import Backlog
 from prfaas.core.routing.cached import NOTHING, Cached
+from prfaas.core.routing.copies import Copies
+from prfaas.core.routing.copying import Copy
 from prfaas.core.routing.crossing import Crossing
 from prfaas.core.routing.curve import Curve
 from prfaas.core.routing.kvsize import KvSize
@@ -34,9 +36,9 @@ Stage = tuple[TransferId, ClusterName, bool]
 
 class Own:
     """A request of ours. `at`: the cluster that has its prefill, or `NOWHERE`; `end_ns`: when it should end, once it
-    runs."""
+    runs. `copy`: what was decided of a longer prefix elsewhere."""
 
-    __slots__ = ("at", "end_ns", "job", "request", "transfer")
+    __slots__ = ("at", "cached", "copy", "end_ns", "job", "request", "transfer")
 
     def __init__(self, request: RequestId, job: Job) -> None:
         self.request = request
@@ -44,12 +46,14 @@ class Own:
         self.transfer: TransferId | None = None
         self.at = NOWHERE
         self.end_ns: int | None = None
+        self.cached = NOTHING
+        self.copy: Copy | None = None
 
 
 class Ledger:
     """`backlogs[0]` is our own cluster's, then those of the other `sources` in their order."""
 
-    def __init__(self, sources: Sequence[Source], order: float) -> None:
+    def __init__(self, sources: Sequence[Source], order: float, copies: bool = True) -> None:
         self.sources = tuple(sorted(sources, key=lambda source: not source.home))
         if [source.home for source in self.sources].count(True) != 1:
             raise InvariantError(f"expected our own cluster among the sources, once: {sources}")
@@ -63,6 +67,7 @@ class Ledger:
                 backlog.links[HOME] = crossing.uplink
                 backlog.stuck[HOME] = {}
             self._crossings.append(crossing)
+        self.copies = Copies(self.sources, self._crossings, self.kv.at, self._rest_ns, copies)
         self._at = {source.cluster: at for at, source in enumerate(self.sources)}
         self._options = tuple(range(len(self.sources)))
         self._own: dict[RequestId, Own] = {}
@@ -84,14 +89,21 @@ class Ledger:
             own = self._own[request] = self._numbers[job.number] = Own(request, job)
             self._came += 1
         self._leave(now_ns, own)
-        job = own.job
+        self._book(now_ns)
+        job, own.cached, own.copy = own.job, cached, None
         kv_bytes = self.kv.at(tokens) or 0
         for at, can in enumerate(able):
             job.uncached[at] = tokens - cached.at(self.sources[at].cluster, tokens)
-            job.prefill_ns[at] = self._prefill_ns(at, tokens, job.uncached[at]) if can else IMPOSSIBLE
+            job.prefill_ns[at] = self._job_ns(now_ns, own, at) if can else IMPOSSIBLE
             job.kv_bytes[at] = 0 if at == HOME else kv_bytes
-        self._book(now_ns)
+        job.lenders = self.copies.home_from(tokens)
         return job
+
+    def copy(self, now_ns: int, request: RequestId, at: int) -> Copy | None:
+        """What becomes of a longer prefix elsewhere now that `request`, which was priced, goes to cluster `at`."""
+        own = self._own[request]
+        own.copy = self.copies.to(now_ns, at, own.job.tokens, own.cached)
+        return own.copy
 
     def unknown(self, job: Job, cached: Cached = NOTHING) -> tuple[str, ...]:
         """Signals that a choice among the clusters that can take `job` lacks: `speed:CLUSTER`, `bandwidth:CLUSTER`,
@@ -172,9 +184,10 @@ class Ledger:
             backlog.ended(end_ns)
         self._others[at] = ([], [])
         backlog.nodes = seen.ready
+        self.copies.able[at] = seen.copies
         if seen.curve is not None and seen.curve != self._curves[at]:
             self._curves[at] = seen.curve
-            self._reprice(at)
+            self._reprice(now_ns, at)
         if not seen.ready:
             return
         for one in seen.busy:
@@ -207,22 +220,32 @@ class Ledger:
             if len(backlog) != waiting[at] + len(self._others[at][0]) or backlog.ends != sorted(ends[at]):
                 raise InvariantError(f"{backlog.name} has {len(backlog)} waiting and {backlog.ends} running")
             crossing = self._crossings[at]
-            if crossing is not None and len(crossing) != len(ends[at]) - len(self._others[at][1]):
+            copied = self.copies.on_their_way(crossing) if crossing is not None else 0
+            if crossing is not None and len(crossing) - copied != len(ends[at]) - len(self._others[at][1]):
                 raise InvariantError(f"{len(crossing)} transfers cross from {backlog.name}")
         placed = sum(own.transfer is not None for own in self._own.values())
         if len(self._transfers) != placed or len(self._numbers) != len(self._own):
             raise InvariantError(f"transfers {sorted(self._transfers)} of requests {sorted(self._own)}")
 
     def _book(self, now_ns: int) -> None:
-        for crossing in self._crossings:
-            if crossing is not None:
-                crossing.book(now_ns)
+        self.copies.book(now_ns)  # the links home are among its own
 
     def _prefill_ns(self, at: int, tokens: int, uncached: int | None = None) -> int:
         curve = self._curves[at]
         if curve is None:
             return 0
         return curve.rest(tokens, 0 if uncached is None else tokens - uncached) or 0
+
+    def _rest_ns(self, at: int, tokens: int, cached: int) -> int | None:
+        curve = self._curves[at]
+        return curve.rest(tokens, cached) if curve is not None else None
+
+    def _job_ns(self, now_ns: int, own: Own, at: int) -> int:
+        """How long cluster `at` takes for it, with a copy of a longer prefix first where that is sooner."""
+        copy = self.copies.to(now_ns, at, own.job.tokens, own.cached)
+        if copy is not None and copy.made:
+            return copy.whole_ns
+        return self._prefill_ns(at, own.job.tokens, own.job.uncached[at])
 
     def _begin(self, now_ns: int, own: Own, since_ns: int = 0) -> None:
         """A node has it, for `since_ns` by now: it computes, or, where nodes share their time among prefills, will when
@@ -237,12 +260,15 @@ class Ledger:
         crossing = self._crossings[own.at]
         if crossing is not None and own.transfer is not None:
             crossing.begin(now_ns, own.transfer, own.end_ns, job.kv_bytes[own.at])
+        if own.copy is not None and own.copy.made and own.transfer is not None:
+            self.copies.begin(now_ns, own.transfer, own.copy)
 
     def _leave(self, now_ns: int, own: Own) -> None:
         """It has nothing to do with any cluster any more."""
         if own.transfer is None:
             return
         backlog, crossing = self.backlogs[own.at], self._crossings[own.at]
+        self.copies.end(now_ns, own.transfer)
         if own.end_ns is not None:
             backlog.ended(own.end_ns)
             if crossing is not None:
@@ -256,7 +282,7 @@ class Ledger:
         self._gone[own.transfer] = now_ns
         own.transfer, own.at, own.end_ns = None, NOWHERE, None
 
-    def _reprice(self, at: int) -> None:
+    def _reprice(self, now_ns: int, at: int) -> None:
         """It is known anew how long cluster `at` takes."""
         backlog = self.backlogs[at]
         mine = [own.job for own in self._own.values() if own.transfer is not None and own.end_ns is None]
@@ -265,7 +291,7 @@ class Ledger:
             backlog.claim(job, job.epoch)
         for job in mine:
             if job.prefill_ns[at] != IMPOSSIBLE:
-                job.prefill_ns[at] = self._prefill_ns(at, job.tokens, job.uncached[at])
+                job.prefill_ns[at] = self._job_ns(now_ns, self._numbers[job.number], at)
         for job in here:
             backlog.push(job)
 

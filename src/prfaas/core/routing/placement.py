@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from prfaas.core.ids import ClusterName, NodeName
 from prfaas.core.routing.cached import Cached
+from prfaas.core.routing.copying import Copy
 from prfaas.core.routing.threshold import Threshold
 from prfaas.core.routing.view import Source, View
 
@@ -27,6 +28,8 @@ class Choice:
     """Signals that were lacking, see `Ledger.unknown`."""
     scores: tuple[float, ...] = ()
     """What each weighed option was worth, smaller is better; see `policy.Answer`."""
+    copy: Copy | None = None
+    """What becomes of a longer prefix elsewhere, if there is one."""
 
 
 def choose_source(

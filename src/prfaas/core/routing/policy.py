@@ -21,7 +21,8 @@ class Job:
     `tokens`: the whole prompt. `uncached`: tokens that the cluster would compute. `prefill_ns`: how long that takes on
     one of its nodes, `IMPOSSIBLE` where it cannot run. `kv_bytes`: what would cross the link to the home; 0 at home.
     `options`: clusters where it can run, its home first. `where`: whose queue holds it now; `epoch`: how many
-    times it changed hands, which fences late claims.
+    times it changed hands, which fences late claims. `lenders`: clusters whose longer prefix can be copied to the home,
+    None: any; from others it cannot, and each one's cache counts for itself.
     """
 
     __slots__ = (
@@ -29,6 +30,7 @@ class Job:
         "epoch",
         "key_ns",
         "kv_bytes",
+        "lenders",
         "number",
         "options",
         "prefill_ns",
@@ -55,6 +57,7 @@ class Job:
         self.uncached = uncached
         self.prefill_ns = prefill_ns
         self.kv_bytes = kv_bytes
+        self.lenders: tuple[int, ...] | None = None
         self.where = -1
         self.epoch = 0
         self.key_ns = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prfaas.core.routing.backlog import Backlog
+from prfaas.core.routing.copying import SECOND_NS, scarce
 from prfaas.core.routing.policy import IMPOSSIBLE, Answer, Job
 
 
@@ -74,9 +75,6 @@ def least_busy(now_ns: int, among: Sequence[int], clusters: Sequence[Backlog]) -
     return min(among, key=lambda at: (clusters[at].per_node_ns(now_ns), -clusters[at].idle, at))
 
 
-SECOND_NS = 10**9
-UTILISED_NS = SECOND_NS
-"""A link whose backlog takes longer than this is near saturation."""
 DEEP_NS = 10 * SECOND_NS
 """So is a queue with more work than this a node, if it is twice as deep as at home."""
 STEP = 1.1
@@ -95,8 +93,6 @@ class Paper(Settled):
         super().__init__(order)
         self.threshold = threshold
         self.feedback = feedback
-        self.copies = True
-        """Whether a longer prefix elsewhere can be copied. Where it cannot, each cluster's cache counts for itself."""
         self.factor = 1.0
         self._looked_ns = -SECOND_NS
 
@@ -117,13 +113,12 @@ class Paper(Settled):
             if uncached[home] <= threshold:
                 return Answer(home, "short")
             return Answer(least_busy(now_ns, away, clusters), "long")
-        best = home
-        if self.copies:
-            best = min([home, *plentiful], key=lambda at: (uncached[at], at != home))
+        lenders = plentiful if job.lenders is None else [at for at in plentiful if at in job.lenders]
+        best = min([home, *lenders], key=lambda at: (uncached[at], at != home))
         if uncached[best] <= threshold:
             return Answer(home, "short", copy_from=best if uncached[best] < uncached[home] else -1)
         to = least_busy(now_ns, plentiful, clusters)
-        return Answer(to, "long", copy_from=best if self.copies and uncached[best] < uncached[to] else -1)
+        return Answer(to, "long", copy_from=best if uncached[best] < uncached[to] else -1)
 
     def _adapt(self, now_ns: int, home: int, options: Sequence[int], clusters: Sequence[Backlog]) -> None:
         self._looked_ns = now_ns
@@ -137,5 +132,4 @@ class Paper(Settled):
 
 
 def _scarce(cluster: Backlog, home: int) -> bool:
-    link = cluster.links[home]
-    return link.present_ns(link.unsent_bytes) > UTILISED_NS
+    return scarce(cluster.links[home])

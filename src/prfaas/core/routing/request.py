@@ -15,6 +15,7 @@ from prfaas.core.errors import InvariantError
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId, transfer_of
 from prfaas.core.machine import Arm, Disarm
 from prfaas.core.routing.cached import NOTHING, Cached
+from prfaas.core.routing.copying import Copy
 from prfaas.core.routing.effects import (
     AskCredit,
     CancelDecode,
@@ -71,7 +72,8 @@ PLACED = (Life.CREDIT, Life.WHOLE, Life.ENDED)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an attempt goes. `cluster` None: the decode node computes it whole."""
+    """Where an attempt goes. `cluster` None: the decode node computes it whole. `copy`: what becomes of a longer prefix
+    elsewhere, if there is one."""
 
     node: NodeName
     cluster: ClusterName | None
@@ -81,6 +83,7 @@ class Place:
     unknown: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
     cached: int = 0
+    copy: Copy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,7 @@ class RequestLife:
             unknown=(),
             scores=(),
             cached=self.cached.at(event.cluster, self.tokens),
+            copy=event.copy,
         )
         return self._close("") + self._go(now_ns, place, after="")
 
@@ -329,6 +333,7 @@ class RequestLife:
             place.unknown,
             place.scores,
             place.cached,
+            place.copy,
         )
         if place.cluster is None:
             self.state, self._decode_open = Life.WHOLE, True

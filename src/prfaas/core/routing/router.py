@@ -31,7 +31,8 @@ class RouterPolicy:
     """`threshold` t, tokens; `whole_limit`: longest prompt, tokens, that a decode node may compute whole; `attempts`:
     places that are tried for one request before its error is shown. `kind`: a name of `catalog`; `order`: see
     `Policy.order`, None: the policy's own. `remainder`: tokens of a prompt that a decode node which holds the rest
-    computes itself, see `placement.choose_holder`; 0: none does."""
+    computes itself, see `placement.choose_holder`; 0: none does; `copies`: whether prefixes are copied between
+    clusters."""
 
     threshold: Threshold
     whole_limit: int
@@ -39,6 +40,7 @@ class RouterPolicy:
     kind: str = DEFAULT
     order: float | None = None
     remainder: int = 0
+    copies: bool = True
 
 
 class Router:
@@ -49,7 +51,7 @@ class Router:
         self.requests: dict[RequestId, RequestLife] = {}
         self._home = home
         self._policy = policy
-        self._chooser = Chooser(policy.kind, policy.threshold, policy.order, policy.whole_limit, sources)
+        self._chooser = Chooser(policy.kind, policy.threshold, policy.order, policy.whole_limit, sources, policy.copies)
         self._ledger = self._chooser.ledger
 
     @property
@@ -92,7 +94,8 @@ class Router:
             life = self.requests[request]
             if not life.movable:
                 break
-            event = Claimed(request, life.attempt, source.cluster, source.link, not source.home)
+            copy = self._ledger.copy(now_ns, request, self._ledger.sources.index(source))
+            event = Claimed(request, life.attempt, source.cluster, source.link, not source.home, copy)
             effects += self._step(now_ns, life, event)
         return effects
 
@@ -159,7 +162,15 @@ class Router:
             return Place(node, None, LinkName(""), False, choice.reason, choice.unknown, cached=held)
         source, held = choice.source, cached.at(choice.source.cluster, tokens)
         return Place(
-            node, source.cluster, source.link, not source.home, choice.reason, choice.unknown, choice.scores, held
+            node,
+            source.cluster,
+            source.link,
+            not source.home,
+            choice.reason,
+            choice.unknown,
+            choice.scores,
+            held,
+            choice.copy,
         )
 
     def _holder(self, tokens: int, cached: Cached, tried: Tried) -> NodeName | None:

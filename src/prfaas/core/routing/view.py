@@ -26,7 +26,8 @@ class SourceSeen:
 
     Of those who wait (`queue`, next first) and run (`busy`) some may not be listed: then `rest_waiting` and
     `rest_running` are the tokens of those. `curve`: how long a node takes; None when the head does not know either.
-    `nodes`: prefill nodes that the cluster has, whether they are ready or not; None when it does not say.
+    `nodes`: prefill nodes that the cluster has, whether they are ready or not; None when it does not say. `copies`:
+    whether they lend prefixes that they keep, and fetch those that others lend.
     """
 
     cluster: ClusterName
@@ -41,6 +42,7 @@ class SourceSeen:
     rest_running: int = 0
     curve: Curve | None = None
     nodes: int | None = None
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,26 @@ class DecodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Back:
+    """A link from our own cluster to another one, on which nothing but copies of prefixes goes."""
+
+    link: LinkName
+    bandwidth_bps: int | None = None
+    rtt_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A cluster that can prefill for us. `home` is our own cluster; the others are PrfaaS clusters over `link`, of
-    which `bandwidth_bps` (None: unknown) and round trip are what the line is meant to have."""
+    which `bandwidth_bps` (None: unknown) and round trip are what the line is meant to have. `back`: the link from ours
+    to it, if there is one."""
 
     cluster: ClusterName
     link: LinkName
     home: bool
     bandwidth_bps: int | None = None
     rtt_ns: int = 0
+    back: Back | None = None
 
 
 @dataclass(slots=True)

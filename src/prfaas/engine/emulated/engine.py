@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from prfaas.core.cache.layout import KVLayout
-from prfaas.core.errors import RequestError
+from prfaas.core.errors import ProtocolError, RequestError
 from prfaas.engine.base import KVSink, Limits, Sampling, Token
 from prfaas.engine.emulated import kept
 from prfaas.engine.emulated.answer import Answer
@@ -79,6 +79,13 @@ class EmulatedEngine:
         finally:
             self._running -= 1
 
+    async def adopt(self, tokens: Sequence[int], landed: LandedKV, reuse: Reuse) -> None:
+        """Keeps KV that is theirs. Raises ProtocolError, "wrong_kv", for any other."""
+        chain = Chain(tokens)
+        if await self._wrong(chain, landed, self._pace()):
+            raise ProtocolError("wrong_kv", f"what landed is not the KV of these {len(tokens)} tokens")
+        kept.adopt(reuse, chain, self._spec)
+
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, landed: LandedKV | None, reuse: Reuse | None = None
     ) -> AsyncGenerator[Token, None]:
@@ -149,6 +156,10 @@ class EmulatedEngine:
             key = next(iter(landed.parts))
             landed.parts[key] = bytearray(flipped(landed.parts[key]))
             pace.corrupt = False
+        return await self._wrong(chain, landed, pace)
+
+    async def _wrong(self, chain: Chain, landed: LandedKV, pace: Pace) -> bytes:
+        """A digest of what of it is not the chain's: b"" when nothing is."""
         found = b""
         async with self._device.making:
             for piece in deviations(self.layout, chain, landed):

@@ -43,6 +43,16 @@ def leave(reuse: Reuse, chain: Chain, spec: PoolSpec | None, length: int) -> Non
     )
 
 
+def adopt(reuse: Reuse, chain: Chain, spec: PoolSpec | None) -> None:
+    """All of the chain came from elsewhere, and its state at the end: leaves it."""
+    if spec is None:
+        raise InvariantError("a prefix of a layout of which none are kept")
+    if spec.stateful:
+        reuse.take(chain.length, _state(chain, spec, chain.length))
+    last = last_block(spec, chain.length, reuse)
+    reuse.leave(chain.tokens, chain.length, _blocks(chain, spec, reuse.stored // spec.block_tokens, last))
+
+
 def _blocks(chain: Chain, spec: PoolSpec, first: int, last: int) -> list[Piece]:
     return [chain.digest((at + 1) * spec.block_tokens) for at in range(first, last)]
 

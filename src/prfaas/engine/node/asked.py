@@ -17,7 +17,7 @@ from prfaas.core.ids import TransferId
 from prfaas.core.transfer.shards import whole_transfer
 from prfaas.engine.base import Limits, Sampling
 from prfaas.model.text import Text, prompt_hash
-from prfaas.wire.control import TransferParams
+from prfaas.wire.control import PrefixSource, TransferParams
 from prfaas.wire.openai import AnyRequest, CompletionRequest, Kind
 from prfaas.wire.openai.prompt import prompt_tokens
 
@@ -85,6 +85,8 @@ def transfer_params(said: dict[str, Any] | None) -> TransferParams:
         raise _bad("do_remote_prefill needs remote, ticket and prompt_hash")
     if not 1 <= leg.connections <= MAX_CONNECTIONS:
         raise _bad(f"connections is 1 to {MAX_CONNECTIONS}")
+    if leg.prefix is not None:
+        _check_prefix(leg, leg.prefix)
     if leg.deadline_ms < 0:
         raise _bad("deadline_ms is negative")
     return leg
@@ -134,6 +136,15 @@ def _max_tokens(request: AnyRequest, prompt: int, *, longest: int, prefill_only:
     if said is not None:
         return said
     return min(DEFAULT_COMPLETION_TOKENS if isinstance(request, CompletionRequest) else DEFAULT_CHAT_TOKENS, left)
+
+
+def _check_prefix(leg: TransferParams, prefix: PrefixSource) -> None:
+    if not leg.do_remote_decode or not (prefix.remote and prefix.ticket):
+        raise _bad("prefix is for a prefill leg, and needs remote and ticket")
+    if not 1 <= len(prefix.transfer_id) <= MAX_ID_CHARS or prefix.transfer_id == leg.transfer_id:
+        raise _bad(f"prefix has a transfer_id of its own, of 1 to {MAX_ID_CHARS} characters")
+    if prefix.length < 1 or prefix.deadline_ms < 1 or not 1 <= prefix.connections <= MAX_CONNECTIONS:
+        raise _bad(f"prefix has a length and a deadline_ms above 0, and 1 to {MAX_CONNECTIONS} connections")
 
 
 def _bad(what: str) -> RequestError:

@@ -4,6 +4,8 @@
                                            that was kept), received (over a link), held (kept by the node that
                                            received the rest, so that they did not have to cross)
     prfaas_prefix_blocks{node}             KV blocks of prefixes that are kept
+    prfaas_prefix_copies_total{side,outcome}   prefixes lent to another cluster, or fetched from one, and how that
+                                           ended: `ok` or one word
     vllm:prefix_cache_queries_total        tokens of prompts that were looked up, as vLLM has it
     vllm:prefix_cache_hits_total           those of them that were kept
 
@@ -29,6 +31,14 @@ class PrefixMetrics:
             for name, text in (("queries", "Prompt tokens looked up."), ("hits", "Prompt tokens that were kept."))
         )
         self._blocks = Gauge("prfaas_prefix_blocks", "KV blocks of kept prefixes.", ("node",), registry=registry)
+
+        self._copies = Counter(
+            "prfaas_prefix_copies", "Prefixes lent and fetched.", ("side", "outcome"), registry=registry
+        )
+
+    def copied(self, side: str, outcome: str) -> None:
+        """A copy of a prefix ended, on this side (lent, fetched)."""
+        self._copies.labels(side, outcome).inc()
 
     def watch(self, node: str, blocks: Callable[[], int]) -> None:
         """Read what `node` keeps when the metrics are read."""

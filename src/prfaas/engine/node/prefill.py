@@ -2,8 +2,8 @@
 
 It knows room, engine and the sending side of a transport. It does not know HTTP or who receives. Blocks are held until
 the receiver owns the bytes or the transfer is over, whatever becomes of the caller. What the prompt leaves is kept as
-soon as it is computed, beside those blocks. All of its KV is put, what was kept first; the transport leaves out what
-the receiver holds.
+soon as it is computed, beside those blocks. A prefix that another cluster lends is fetched first. All of the prompt's
+KV is put, what was kept first; the transport leaves out what the receiver holds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from prfaas.core.routing.share import ShareClock
 from prfaas.engine.base import Engine
 from prfaas.engine.node.asked import Asked
 from prfaas.engine.node.deadline import within
+from prfaas.engine.node.fetching import Fetching
 from prfaas.engine.node.room import Room
 from prfaas.engine.reuse import Reuse
 from prfaas.runtime.driver import loop_now_ns
@@ -32,9 +33,16 @@ class PrefillLeg:
     """Runs prefill legs of one node."""
 
     def __init__(
-        self, engine: Engine, transport: Transport, room: Room, tasks: Tasks, metrics: Metrics, lease_ns: int
+        self,
+        engine: Engine,
+        transport: Transport,
+        room: Room,
+        fetching: Fetching,
+        tasks: Tasks,
+        metrics: Metrics,
+        lease_ns: int,
     ) -> None:
-        self._engine, self._transport, self._room = engine, transport, room
+        self._engine, self._transport, self._room, self._fetching = engine, transport, room, fetching
         self._tasks, self._metrics, self._lease_ns = tasks, metrics, lease_ns
         self._offered: set[str] = set()
         self._clock = ShareClock()
@@ -60,6 +68,8 @@ class PrefillLeg:
         self._offered.add(owner)
         try:
             async with within(asked.deadline_ns):
+                if asked.leg.prefix is not None:
+                    await self._fetching.fetch(asked.leg.prefix, asked.tokens, asked.deadline_ns)
                 wanted = self._room.prefixes.want(asked.kv_tokens, 1, asked.tokens)
                 with self._metrics.stage("node_wait"):
                     reuse = await self._room.enter(owner, wanted)

@@ -19,6 +19,7 @@ from prfaas.core.errors import InvariantError
 from prfaas.engine.node.chains import Chains
 from prfaas.engine.node.telling import Ends, Telling
 from prfaas.engine.reuse import Piece, Reuse
+from prfaas.model.blockhash import BLOCK_TOKENS
 
 NO_CHAIN: tuple[int, ...] = ()
 NO_ENDS: dict[int, Ends] = {}
@@ -30,7 +31,8 @@ class Wanted:
 
     `chain`: ids of the full blocks of the prompt without its last token. `landed`: its KV comes from elsewhere, less
     what its owner holds (see `hold`). `keeps`: whether anything of it is to be kept. `resumes`: whether it may begin
-    with what is kept.
+    with what is kept. `lent`: only what is kept is read. `fetched`: what is not kept comes from elsewhere, and no
+    engine works in this room.
     """
 
     room_tokens: int
@@ -40,6 +42,8 @@ class Wanted:
     landed: bool = False
     resumes: bool = False
     keeps: bool = False
+    lent: bool = False
+    fetched: bool = False
 
 
 @dataclass(slots=True)
@@ -114,6 +118,12 @@ class Prefixes:
         """Hand-overs that hold a prefix and have not begun."""
         return len(self._holds)
 
+    @property
+    def copyable(self) -> bool:
+        """Whether prefixes as the index counts them, in canonical blocks, can end where this node's blocks do."""
+        size = self._spec.block_tokens
+        return self._keeps and (BLOCK_TOKENS % size == 0 or size % BLOCK_TOKENS == 0 or self._spec.stateful)
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks for the rows of `tokens` tokens."""
         return -(-tokens // self._spec.block_tokens)
@@ -151,6 +161,28 @@ class Prefixes:
         blocks, state = ([self._pieces[number] for number in some] for some in (there.prefix, there.state))
         self._holds[owner] = _Hold(tokens, blocks, state)
         return tokens
+
+    def want_loan(self, tokens: Sequence[int]) -> Wanted | None:
+        """What to ask room for to read the KV of all `tokens`; None when they are not kept at exactly that length."""
+        chain = self._chains.of(tokens, len(tokens)) if self._keeps else NO_CHAIN
+        if not tokens or self._pool.usable(chain, len(tokens)) != len(tokens):
+            return None
+        return Wanted(len(tokens), 1, len(tokens) + 1, chain, resumes=True, lent=True)
+
+    def want_fetched(self, tokens: Sequence[int]) -> Wanted | None:
+        """What to ask room for to keep the KV of all `tokens`, which comes from elsewhere; None when a prefix of that
+        length cannot be kept."""
+        every = self._spec.snapshot_tokens if self._spec.stateful else self._spec.block_tokens
+        if not self._keeps or not tokens or len(tokens) % every:
+            return None
+        chain = self._chains.of(tokens, len(tokens))
+        return Wanted(len(tokens), 1, len(tokens) + 1, chain, resumes=True, keeps=True, fetched=True)
+
+    def rows(self, wanted: Wanted) -> int:
+        """Blocks of rows that are taken for it; a loan takes some only where an engine reads a copy."""
+        if wanted.lent and not self._copies:
+            return 0
+        return self.blocks_for(wanted.room_tokens) * wanted.sequences
 
     def begin(self, owner: str, wanted: Wanted) -> Reuse | None:
         """Room, and what the first sequence resumes from, which stays until `end`. None when there is no room now.
@@ -213,11 +245,11 @@ class Prefixes:
             raise InvariantError(f"nobody holds {self._pool.capacity_blocks - self._pool.room_blocks} blocks")
 
     def _begin(self, owner: str, chain: Sequence[int], wanted: Wanted, others: int) -> Grant | None:
-        copies = int(self._copies)
+        copies = int(self._copies and not wanted.fetched)
         return self._pool.begin(owner, chain, wanted.room_tokens, more=others, copies=copies, rows=wanted.landed)
 
     def _resumed(self, owner: str, grant: Grant, wanted: Wanted, hold: _Hold) -> Reuse:
-        every = self._spec.snapshot_tokens if self._spec.stateful and wanted.keeps else 0
+        every = self._spec.snapshot_tokens if self._spec.stateful and wanted.keeps and not wanted.fetched else 0
         if wanted.keeps and wanted.room_tokens // max(1, every) <= (wanted.prompt - 1) // max(1, every):
             every = 0  # it ends before the first one in the answer
         stops = self._stops(grant, wanted) if self._spec.stateful and wanted.keeps else ()
@@ -238,7 +270,7 @@ class Prefixes:
 
     def _stops(self, grant: Grant, wanted: Wanted) -> list[int]:
         stops, spare = self._placement.lengths(self._spec, grant, wanted.prompt, wanted.prompt - 1)
-        if wanted.landed:  # its state comes as it is at the prompt's end
+        if wanted.landed or wanted.fetched:  # its state comes as it is at the prompt's end
             return [stop for stop in (*stops, *spare) if stop == wanted.prompt - 1]
         return [*stops, *spare]
 

@@ -66,10 +66,18 @@ class Room:
                 code="kv_blocks_exceeded",
             )
         got: list[Reuse] = []
-        await self._line.wait(lambda: self._take(owner, wanted, got), lambda: self.leave(owner))
+        await self._line.wait(lambda: self._take(owner, wanted, got, wanted.sequences), lambda: self.leave(owner))
         if len(got) != 1:
             raise InvariantError(f"{owner} got room {len(got)} times")
         return got[0]
+
+    def enter_now(self, owner: str, wanted: Wanted) -> Reuse | None:
+        """Blocks without a slot, for what no engine computes: at once, or None, as while others wait. `leave` gives
+        them back."""
+        if self._line:
+            return None
+        got: list[Reuse] = []
+        return got[0] if self._take(owner, wanted, got, slots=0) else None
 
     def leave_slot(self, owner: str) -> None:
         """The computation is over, its blocks are still held; what it left can be used."""
@@ -90,15 +98,15 @@ class Room:
         if not self._slots.keys() <= self._rows.keys():
             raise InvariantError(f"slots of {sorted(self._slots)}, blocks of {sorted(self._rows)}")
 
-    def _take(self, owner: str, wanted: Wanted, got: list[Reuse]) -> bool:
-        if sum(self._slots.values()) + wanted.sequences > self._max_sequences:
+    def _take(self, owner: str, wanted: Wanted, got: list[Reuse], slots: int) -> bool:
+        if sum(self._slots.values()) + slots > self._max_sequences:
             return False
-        rows = self.prefixes.blocks_for(wanted.room_tokens) * wanted.sequences
+        rows = self.prefixes.rows(wanted)
         if sum(self._rows.values()) + rows > self._kv_blocks:
             return False
         reuse = self.prefixes.begin(owner, wanted)
         if reuse is None:
             return False
-        self._slots[owner], self._rows[owner] = wanted.sequences, rows
+        self._slots[owner], self._rows[owner] = slots, rows
         got.append(reuse)
         return True

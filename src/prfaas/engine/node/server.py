@@ -23,7 +23,9 @@ from prfaas.engine.node.counted import PrefixMetrics
 from prfaas.engine.node.credit import Credits
 from prfaas.engine.node.deadline import within
 from prfaas.engine.node.decode import Answering
+from prfaas.engine.node.fetching import Fetching
 from prfaas.engine.node.identity import Identity, NodeLimits
+from prfaas.engine.node.lending import Lending
 from prfaas.engine.node.prefill import PrefillLeg
 from prfaas.engine.node.prefixes import Prefixes
 from prfaas.engine.node.promises import Promises
@@ -99,6 +101,8 @@ class NodeServer:
         self._room: Room | None = None
         self._prefill: PrefillLeg | None = None
         self._answering: Answering | None = None
+        self._lending: Lending | None = None
+        self._copies = False
         self._layout = ""
         self._started_s = int(time.time())
         self._listening: Listening | None = None
@@ -135,9 +139,9 @@ class NodeServer:
         prefixes = Prefixes(spec, limits.block_tokens, blocks, copies=limits.copies_prefix, telling=self._telling)
         room = Room(prefixes, limits.kv_blocks, limits.max_sequences, self._limits.queue_length)
         arrivals = Arrivals(self._engine, self._transport, self._credits, self.tasks, self.metrics)
-        self._prefill = PrefillLeg(
-            self._engine, self._transport, room, self.tasks, self.metrics, self._limits.transfer_lease_ns
-        )
+        lease_ns = self._limits.transfer_lease_ns
+        fetching = Fetching(self._engine, self._transport, self._credits, room, self.tasks, self.metrics, self._prompts)
+        self._prefill = PrefillLeg(self._engine, self._transport, room, fetching, self.tasks, self.metrics, lease_ns)
         self._answering = Answering(
             self._engine,
             self._text,
@@ -152,6 +156,18 @@ class NodeServer:
         self._prompts.watch(self._identity.name, lambda: prefixes.prefix_blocks)
         self._counted.watch(lambda: self._engine.running, lambda: room.waiting, lambda: room.usage)
         self._layout = layout_name(self._engine.layout)
+        self._lending = Lending(
+            self._engine,
+            self._text,
+            self._transport,
+            room,
+            self.tasks,
+            self._prompts,
+            layout=self._layout,
+            epoch=self._identity.epoch,
+            lease_ns=lease_ns,
+        )
+        self._copies = prefixes.copyable
         self._room = room
         log.info("ready", node=self._identity.name, role=self._identity.role, url=self._listening.url)
         return self._listening
@@ -176,6 +192,7 @@ class NodeServer:
             ("POST", "/v1/completions", self._completions),
             ("POST", "/v1/chat/completions", self._chat),
             ("GET", "/prfaas/v1/node", self._node),
+            ("POST", "/prfaas/v1/prefix", self._lend),
         ):
             app.router.add_route(method, path, self._when_ready(handler))
         promises = Promises(self._credits, self._transport.pace, lambda: self._engine.layout, self._identity.name)
@@ -224,7 +241,12 @@ class NodeServer:
             fixed=fixed_part(self._engine.layout),
             prefill_ns=self._prefill_ns,
             kv_events=self._kv_events,
+            copies=self._copies,
         )
+
+    async def _lend(self, request: web.Request) -> web.StreamResponse:
+        assert self._lending is not None
+        return await self._lending.answer(request)
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
         return json_reply(self.info())

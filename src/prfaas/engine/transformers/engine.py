@@ -15,7 +15,7 @@ from prfaas.core.errors import ConfigError, InvariantError, RequestError
 from prfaas.engine.base import KVSink, Limits, Sampling, Token
 from prfaas.engine.reuse import Reuse
 from prfaas.engine.transformers.checkpoint import open_checkpoint
-from prfaas.engine.transformers.job import GenerateJob, Job, PrefillJob, Stopped
+from prfaas.engine.transformers.job import AdoptJob, GenerateJob, Job, PrefillJob, Stopped
 from prfaas.engine.transformers.loaded import DTYPES, LoadedModel, load
 from prfaas.engine.transformers.worker import Worker
 from prfaas.runtime.tasks import to_its_end
@@ -105,6 +105,14 @@ class TransformersEngine:
     async def prefill(self, tokens: Sequence[int], sink: KVSink, reuse: Reuse | None = None) -> None:
         """Compute the KV of `tokens` into `sink`, chunk by chunk. Raises what `sink.put` raised."""
         ticket = self._submit(PrefillJob(tokens, sink, reuse))
+        try:
+            await asyncio.shield(ticket.over)
+        finally:
+            await ticket.leave()
+
+    async def adopt(self, tokens: Sequence[int], landed: LandedKV, reuse: Reuse) -> None:
+        """Keep what landed, on the model's device."""
+        ticket = self._submit(AdoptJob(tokens, landed, reuse))
         try:
             await asyncio.shield(ticket.over)
         finally:

@@ -172,6 +172,34 @@ class PrefillJob(Job):
         self._tokens, self._chunks, self._reuse = (), None, Reuse(keeps=False)
 
 
+class AdoptJob(Job):
+    """KV of all `tokens` that came from elsewhere becomes pieces."""
+
+    def __init__(self, tokens: Sequence[int], landed: LandedKV, reuse: Reuse) -> None:
+        super().__init__(tokens, reuse)
+        self._landed: LandedKV | None = landed
+
+    def turn(self, model: LoadedModel, chunk_tokens: int, max_model_len: int) -> bool:
+        """All of it."""
+        self.check()
+        spec, landed, reuse = model.spec, self._landed, self._reuse
+        if spec is None or landed is None or landed.length != len(self._tokens):
+            raise InvariantError(f"{len(self._tokens)} tokens to keep, of a model of which none are, or of other KV")
+        if spec.stateful:
+            reuse.take(landed.length, pieces.landed_state(landed, model.layout, spec, model.device))
+        first = reuse.stored // spec.block_tokens
+        made = pieces.landed_rows(landed, model.layout, spec, first, model.device)
+        reuse.leave(self._tokens, landed.length, made[: max(0, last_block(spec, landed.length, reuse) - first)])
+        return True
+
+    def leave_behind(self, model: LoadedModel) -> None:
+        """Nothing else: it is all there, or nothing is."""
+
+    def release(self) -> None:
+        """Let go of what landed."""
+        self._tokens, self._landed, self._reuse = (), None, Reuse(keeps=False)
+
+
 class GenerateJob(Job):
     """An answer to `tokens`: from `landed` and what it builds on, else all but the last are computed first. Each new
     token goes to `emit`."""

@@ -37,12 +37,13 @@ def quiet() -> None:
 
 
 class LoadedModel:
-    """One causal language model, ready; `layout` is the layout of its caches, `spec` how prefixes of it are kept."""
+    """One causal language model, ready, on `device`; `layout` is the layout of its caches, `spec` how prefixes of it
+    are kept."""
 
     def __init__(self, checkpoint: Checkpoint, model: Any, device: str, block_tokens: int = 64) -> None:
         """`model` is what `read_model` gave, on `device`. Raises ConfigError when its cache cannot be moved."""
         self._model = model.eval()
-        self._device = device
+        self.device = device
         self._family = checkpoint.family
         self._after_layer: Callable[[int], None] | None = None
         text_config = model.config.get_text_config(decoder=True)
@@ -60,7 +61,7 @@ class LoadedModel:
         """A cache that holds `landed` and what of `reuse` it builds on, copied."""
         cache = self.new_cache()
         kept = pieces.values(self.layout, self.spec, reuse) if self.spec is not None and landed.held else {}
-        kvmap.fill(cache, self.layout, landed, self._device, kept)
+        kvmap.fill(cache, self.layout, landed, self.device, kept)
         return cache
 
     def cache_of(self, reuse: Reuse) -> Any:
@@ -84,7 +85,7 @@ class LoadedModel:
         return self._run(tokens, cache, after_layer, keep=0)
 
     def _run(self, tokens: Sequence[int], cache: Any, after_layer: Callable[[int], None], *, keep: int) -> Any:
-        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self._device)
+        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self.device)
         self._after_layer = after_layer
         try:
             out = self._model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=keep)
@@ -124,7 +125,7 @@ class LoadedModel:
         self.forward(tokens[:_PROBE], again, gather)
         kvmap.settle(cache, trial)
         copy = self.new_cache()
-        kvmap.fill(copy, trial, landed, self._device)
+        kvmap.fill(copy, trial, landed, self.device)
         here, there = (self.forward(tokens[_PROBE:], which, lambda _: None) for which in (cache, copy))
         if not coverage.complete or not torch.equal(here, there):
             raise ConfigError(f"{self._family}: a copy of its cache does not continue as the original does")

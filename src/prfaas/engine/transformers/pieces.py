@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from prfaas.core.cache.layout import KVLayout, PartKind
+from prfaas.core.cache.layout import KVLayout, Part, PartKind
 from prfaas.core.cache.spec import PoolSpec, block_bytes
 from prfaas.core.errors import InvariantError
 from prfaas.core.transfer.extent import PartKey
 from prfaas.engine.reuse import Piece, Reuse
 from prfaas.engine.transformers import kvmap
 from prfaas.engine.transformers.layout import dtype_named, tensor_of
+from prfaas.transport.base import LandedKV
 
 
 def rows(cache: Any, layout: KVLayout, spec: PoolSpec, first: int, stop: int) -> list[Piece]:
@@ -49,6 +50,41 @@ def state(cache: Any, layout: KVLayout, spec: PoolSpec, length: int) -> list[Pie
         values.append(tensor.contiguous().view(-1).view(torch.uint8))
     whole, size = torch.cat(values), block_bytes(layout, spec.block_tokens)
     return [whole[at * size : (at + 1) * size].clone() for at in range(spec.snapshot_blocks)]
+
+
+def landed_rows(landed: LandedKV, layout: KVLayout, spec: PoolSpec, first: int, device: str) -> list[Piece]:
+    """The pieces of the full blocks from block `first` on of KV that came from elsewhere. Copies."""
+    size, stop = spec.block_tokens, landed.length // spec.block_tokens
+    if stop <= first:
+        return []
+    columns = []
+    for part in layout.parts:
+        if part.kind is PartKind.TOKENS:
+            there, width = _landed(landed, part, landed.held), part.unit_bytes
+            cut = there[(first * size - landed.held) * width : (stop * size - landed.held) * width]
+            columns.append(cut.view(stop - first, -1))
+    return [torch.cat([column[at] for column in columns]).to(device) for at in range(stop - first)]
+
+
+def landed_state(landed: LandedKV, layout: KVLayout, spec: PoolSpec, device: str) -> list[Piece]:
+    """The pieces of the snapshot at the end of KV that came from elsewhere, with all of its windows. Copies."""
+    values = [
+        _landed(landed, part, part.first_row(landed.length))
+        for part in layout.parts
+        if part.kind is not PartKind.TOKENS
+    ]
+    whole, size = torch.cat(values), block_bytes(layout, spec.block_tokens)
+    return [whole[at * size : (at + 1) * size].clone().to(device) for at in range(spec.snapshot_blocks)]
+
+
+def _landed(landed: LandedKV, part: Part, first: int) -> Any:
+    """The bytes of `part` from row `first` on. Raises InvariantError when they are not all there."""
+    buffer = landed.parts.get((part.layer, part.name), bytearray())
+    wanted = part.unit_bytes * (1 if part.kind is PartKind.STATE else landed.length - first)
+    if len(buffer) != wanted:
+        where = f"landed KV of {landed.length} tokens: layer {part.layer} {part.name}"
+        raise InvariantError(f"{where} has {len(buffer)} bytes, expected {wanted}")
+    return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def resume(cache: Any, layout: KVLayout, spec: PoolSpec, reuse: Reuse) -> None:
