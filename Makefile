@@ -65,7 +65,7 @@ check-imports:
 
 # In two halves that take as long, for two cores.
 HALF := cluster gateway measure node sim transport
-FAST := -q -m "not slow and not e2e and not nightly and not vllm"
+FAST := -q -m "not slow and not e2e and not nightly and not vllm" --ignore=tests/e2e --ignore=tests/vllm
 
 check-tests-1:
 	@$(BIN)/python -m pytest $(FAST) $(HALF:%=tests/%)

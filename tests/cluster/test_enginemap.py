@@ -231,5 +231,5 @@ class Engine(RuleBasedStateMachine):
                 assert (len(self.rig.map), self.rig.index.blocks) == (0, 0)
 
 
-TestEngine = Engine.TestCase
+TestEngine = pytest.mark.slow(Engine.TestCase)
 TestEngine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

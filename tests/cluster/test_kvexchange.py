@@ -219,6 +219,7 @@ async def test_a_gateway_knows_without_asking() -> None:
         await far.listening.close()
 
 
+@pytest.mark.slow
 async def test_a_head_that_restarts_is_read_anew_and_one_that_is_silent_is_unknown() -> None:
     far = await far_head(epoch=1)
     far.exchange.change(Opened(PLACES[0], Epoch(5), {}, Known.WHOLLY))
@@ -238,6 +239,7 @@ async def test_a_head_that_restarts_is_read_anew_and_one_that_is_silent_is_unkno
             await again.listening.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_hashes", [1 << 10, 1])
 async def test_a_line_that_is_down_for_a_while(log_hashes: int) -> None:
     """The head lives on and nobody hears it: unknown, then all that happened meanwhile, from its log or anew."""

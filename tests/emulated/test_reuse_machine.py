@@ -209,7 +209,7 @@ class Node(RuleBasedStateMachine):
         self.loop.close()
 
 
-TestNode = Node.TestCase
+TestNode = pytest.mark.slow(Node.TestCase)
 TestNode.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 

@@ -107,6 +107,7 @@ async def test_what_a_prefill_service_has_is_known_at_home(rig: Rig, decisions: 
         assert [(one.reason, one.cached) for one in decisions] == [("long", 0), ("long", 192)]
 
 
+@pytest.mark.slow
 async def test_heads_that_restart_know_nothing_and_then_all_again(rig: Rig, decisions: list[Decided]) -> None:
     async with knowing(rig) as grid:
         prompt = words(200)
@@ -241,6 +242,7 @@ async def test_a_client_that_leaves_while_the_rest_is_computed(rig: Rig, decisio
         assert sum(decoders_hold(grid, prompt).values()) == 192, "what it held it holds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["far", "home", "decoder"])
 async def test_a_node_that_restarts_holds_nothing_of_what_it_held(
     rig: Rig, decisions: list[Decided], which: Literal["far", "home", "decoder"]
@@ -267,6 +269,7 @@ async def test_a_node_that_restarts_holds_nothing_of_what_it_held(
         assert not decisions[-1].unknown
 
 
+@pytest.mark.slow
 async def test_a_head_that_is_silent_is_unknown_and_then_known_again(rig: Rig, decisions: list[Decided]) -> None:
     """The far head is away, and its nodes go on: what they have is not counted on until it says so."""
     async with knowing(rig, policy="ours", stale_s=0.3) as grid:

@@ -6,6 +6,7 @@ event, and when all requests have ended the backlogs have only what others are s
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -188,6 +189,7 @@ class Books:
         self.post(event)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_every_life_ends_once_and_leaves_nothing_open(data: st.DataObject) -> None:
     draw = data.draw
