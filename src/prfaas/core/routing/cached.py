@@ -6,7 +6,8 @@ It knows lengths by cluster and node; it does not know hashes, nor how any of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 from prfaas.core.ids import ClusterName, NodeName
 
@@ -29,6 +30,13 @@ class Cached:
     def at(self, cluster: ClusterName, tokens: int) -> int:
         """Of a prompt of `tokens` tokens, of which the last one is always computed."""
         return min(self.clusters.get(cluster, 0), tokens - 1)
+
+    def without(self, clusters: AbstractSet[ClusterName]) -> Cached:
+        """The same, as if nothing were cached in these."""
+        if not clusters:
+            return self
+        kept = {cluster: tokens for cluster, tokens in self.clusters.items() if cluster not in clusters}
+        return replace(self, clusters=kept)
 
 
 NOTHING = Cached()
