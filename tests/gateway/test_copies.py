@@ -13,11 +13,15 @@ import pytest
 
 from prfaas.cli.ports import free_ports
 from prfaas.config.units import Endpoint
+from prfaas.core.errors import PeerFailure
+from prfaas.core.ids import TransferId
 from prfaas.core.index.places import Known
+from prfaas.engine.node.identity import NodeLimits
+from prfaas.gateway.sources import HomeSource
 from prfaas.model.blockhash import block_hashes
 from prfaas.testing.grid import FAR, HOME, Grid, two_clusters
-from prfaas.testing.noderig import LINK, ROOT, Answer, Rig, until
-from prfaas.wire.control import PrefixOffer, PrefixRequest
+from prfaas.testing.noderig import LINK, MODEL, ROOT, Answer, Rig, until
+from prfaas.wire.control import Address, PrefillRequest, PrefixOffer, PrefixRequest, PrefixSource
 from prfaas.wire.layout import layout_name
 
 THRESHOLD = 150
@@ -229,3 +233,36 @@ async def test_a_service_lends_over_its_own_links_from_its_own_nodes(rig: Rig) -
         url = f"{grid.service.url}/prfaas/v1/prefill/t.1/prefix"
         async with grid.far_nodes[0].session.post(url, data=msgspec.json.encode(PrefixOffer(None))) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (404, "late")
+
+
+def prefill_request(grid: Grid, **change: Any) -> PrefillRequest:
+    """One that waits for a prefix as long as it may."""
+    tokens = msgspec.Raw(json.dumps(FIRST).encode())
+    layout = layout_name(grid.far_nodes[0].engine.layout)
+    asked = PrefillRequest("t.1", "", MODEL, layout, "home-d", LINK, tokens, len(FIRST), 60_000, prefix_tokens=128)
+    return msgspec.structs.replace(asked, prefix_ms=50_000, **change)
+
+
+def offer(**change: Any) -> PrefixSource:
+    made = PrefixSource("t.1.prefix", 128, LINK, [Address("127.0.0.1", 1)], "ticket", 40_000)
+    return msgspec.structs.replace(made, **change)
+
+
+async def test_an_offer_that_nobody_waits_for_is_late_at_home_too(rig: Rig) -> None:
+    async with copying(rig) as grid:
+        with pytest.raises(PeerFailure) as late:
+            await HomeSource(grid.head).supply(TransferId("t.1"), offer())
+        assert late.value.code == "late"
+
+
+async def test_a_node_that_does_not_copy_is_offered_nothing(rig: Rig) -> None:
+    """It is said before the node is named, so that whoever offers hears of it."""
+    far = [await rig.node("far-p", "prefill", node_limits=NodeLimits(prefix_cache=False))]
+    async with two_clusters(rig, far=far, home=[], decoders=[]) as grid:
+        assert not grid.head.info().copies
+        async with contextlib.aclosing(grid.head.prefill(prefill_request(grid))) as updates:
+            async for update in updates:
+                if update.state == "bound":
+                    assert not grid.head.supply(TransferId("t.1"), offer())
+                    break
+        await grid.settled()

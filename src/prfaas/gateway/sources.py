@@ -57,8 +57,9 @@ class HomeSource:
         return self._head.prefill(request)
 
     async def supply(self, transfer: TransferId, source: PrefixSource | None) -> None:
-        """See PrefillSource."""
-        self._head.supply(transfer, source)
+        """See PrefillSource. Raises PeerFailure, "late", as a service answers."""
+        if not self._head.supply(transfer, source):
+            raise PeerFailure("late", f"no prefill {transfer} waits for a prefix, or any more")
 
     def lend(self, request: PrefixRequest) -> AsyncGenerator[PrefixUpdate, None]:
         """See PrefillSource."""
