@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from prfaas.cli.ports import free_ports
+from prfaas.cluster.offers import misfit
 from prfaas.config.units import Endpoint
 from prfaas.core.errors import PeerFailure
 from prfaas.core.ids import TransferId
@@ -266,3 +267,42 @@ async def test_a_node_that_does_not_copy_is_offered_nothing(rig: Rig) -> None:
                     assert not grid.head.supply(TransferId("t.1"), offer())
                     break
         await grid.settled()
+
+
+WRONG: dict[str, Any] = {
+    "transfer_id": "t.1",
+    "link": "l" * 257,
+    "ticket": "",
+    "remote": [Address("127.0.0.1", 1)] * 257,
+    "length": 0,
+    "deadline_ms": 1 << 41,
+    "connections": 65,
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+async def test_an_offer_that_no_node_would_take_is_refused(rig: Rig, field: str) -> None:
+    """By the name of what is wrong; the prefill waits on, and the next offer is taken."""
+    async with two_clusters(rig, far=[await rig.node("far-p", "prefill")], home=[], decoders=[]) as grid:
+        url, session = f"{grid.service.url}/prfaas/v1/prefill/t.1/prefix", grid.far_nodes[0].session
+        async with contextlib.aclosing(grid.head.prefill(prefill_request(grid))) as updates:
+            async for update in updates:
+                if update.state == "bound":
+                    break
+            bad = offer(**{field: WRONG[field]})
+            async with session.post(url, data=msgspec.json.encode(PrefixOffer(bad))) as response:
+                error = (await response.json())["error"]
+                assert (response.status, error["code"], error["param"]) == (400, "invalid_value", "prefix")
+                assert error["message"].startswith(f"prefix: {field}: got ")
+            with pytest.raises(PeerFailure) as refused:
+                await HomeSource(grid.head).supply(TransferId("t.1"), bad)
+            assert refused.value.code == "invalid_value"
+            async with session.post(url, data=msgspec.json.encode(PrefixOffer(offer()))) as response:
+                assert response.status == 200
+        await grid.settled()
+
+
+@pytest.mark.parametrize("at", [Address("", 1), Address("h" * 256, 1), Address("h", 0), Address("h", 65536)])
+def test_an_offer_names_places_that_can_be(at: Address) -> None:
+    assert misfit("t.1", offer()) == ""
+    assert misfit("t.1", offer(remote=[at])).startswith("remote: got ")
