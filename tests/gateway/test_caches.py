@@ -15,6 +15,7 @@ from prfaas.core.ids import Epoch, LinkName, NodeName
 from prfaas.core.index.index import PrefixIndex
 from prfaas.core.index.places import Known, Place
 from prfaas.core.routing.effects import Decided
+from prfaas.core.routing.placement import choose_decoder
 from prfaas.core.routing.view import DecodeSeen, Source, View
 from prfaas.gateway.caches import Caches
 from prfaas.model.blockhash import block_hashes
@@ -220,7 +221,20 @@ def test_a_node_of_several_ranks_holds_what_each_of_them_does() -> None:
     index.stored(places[0], chain, None)
     assert caches.of(chain).decoders == {}
     index.stored(places[1], chain[:3], None)
-    assert caches.of(chain).decoders == {"d": 192}
+    assert caches.of(chain).decoders == caches.of(chain).rows == {"d": 192}
+
+
+def test_rows_from_which_nothing_can_go_on_need_not_cross_all_the_same() -> None:
+    """A node of a hybrid model keeps what landed, without a snapshot of its state."""
+    index, chain = PrefixIndex(), block_hashes(words(256), ROOT)
+    view = View((Source(FAR, LINK, False), Source(HOME, LinkName("home->home"), True)))
+    for name in ("d1", "d2"):
+        view.decoders[NodeName(name)] = DecodeSeen(NodeName(name), True, 0, 1000)
+        index.open(Place(HOME, NodeName(name), 0), Epoch(1), {1: 1})
+    index.stored(Place(HOME, NodeName("d2"), 0), chain[:3], None)
+    known = Caches(index, ROOT, view).of(chain)
+    assert (known.decoders, known.rows) == ({"d2": 0}, {"d2": 192})
+    assert choose_decoder(view, 257, frozenset(), known.rows) == "d2"
 
 
 async def test_a_client_that_leaves_while_the_rest_is_computed(rig: Rig, decisions: list[Decided]) -> None:

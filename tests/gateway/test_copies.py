@@ -12,12 +12,17 @@ import msgspec
 import pytest
 
 from prfaas.cli.ports import free_ports
+from prfaas.cluster.offers import misfit
 from prfaas.config.units import Endpoint
+from prfaas.core.errors import PeerFailure
+from prfaas.core.ids import TransferId
 from prfaas.core.index.places import Known
+from prfaas.engine.node.identity import NodeLimits
+from prfaas.gateway.sources import HomeSource
 from prfaas.model.blockhash import block_hashes
 from prfaas.testing.grid import FAR, HOME, Grid, two_clusters
-from prfaas.testing.noderig import LINK, ROOT, Answer, Rig, until
-from prfaas.wire.control import PrefixOffer, PrefixRequest
+from prfaas.testing.noderig import LINK, MODEL, ROOT, Answer, Rig, until
+from prfaas.wire.control import Address, PrefillRequest, PrefixOffer, PrefixRequest, PrefixSource
 from prfaas.wire.layout import layout_name
 
 THRESHOLD = 150
@@ -229,3 +234,75 @@ async def test_a_service_lends_over_its_own_links_from_its_own_nodes(rig: Rig) -
         url = f"{grid.service.url}/prfaas/v1/prefill/t.1/prefix"
         async with grid.far_nodes[0].session.post(url, data=msgspec.json.encode(PrefixOffer(None))) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (404, "late")
+
+
+def prefill_request(grid: Grid, **change: Any) -> PrefillRequest:
+    """One that waits for a prefix as long as it may."""
+    tokens = msgspec.Raw(json.dumps(FIRST).encode())
+    layout = layout_name(grid.far_nodes[0].engine.layout)
+    asked = PrefillRequest("t.1", "", MODEL, layout, "home-d", LINK, tokens, len(FIRST), 60_000, prefix_tokens=128)
+    return msgspec.structs.replace(asked, prefix_ms=50_000, **change)
+
+
+def offer(**change: Any) -> PrefixSource:
+    made = PrefixSource("t.1.prefix", 128, LINK, [Address("127.0.0.1", 1)], "ticket", 40_000)
+    return msgspec.structs.replace(made, **change)
+
+
+async def test_an_offer_that_nobody_waits_for_is_late_at_home_too(rig: Rig) -> None:
+    async with copying(rig) as grid:
+        with pytest.raises(PeerFailure) as late:
+            await HomeSource(grid.head).supply(TransferId("t.1"), offer())
+        assert late.value.code == "late"
+
+
+async def test_a_node_that_does_not_copy_is_offered_nothing(rig: Rig) -> None:
+    """It is said before the node is named, so that whoever offers hears of it."""
+    far = [await rig.node("far-p", "prefill", node_limits=NodeLimits(prefix_cache=False))]
+    async with two_clusters(rig, far=far, home=[], decoders=[]) as grid:
+        assert not grid.head.info().copies
+        async with contextlib.aclosing(grid.head.prefill(prefill_request(grid))) as updates:
+            async for update in updates:
+                if update.state == "bound":
+                    assert not grid.head.supply(TransferId("t.1"), offer())
+                    break
+        await grid.settled()
+
+
+WRONG: dict[str, Any] = {
+    "transfer_id": "t.1",
+    "link": "l" * 257,
+    "ticket": "",
+    "remote": [Address("127.0.0.1", 1)] * 257,
+    "length": 0,
+    "deadline_ms": 1 << 41,
+    "connections": 65,
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+async def test_an_offer_that_no_node_would_take_is_refused(rig: Rig, field: str) -> None:
+    """By the name of what is wrong; the prefill waits on, and the next offer is taken."""
+    async with two_clusters(rig, far=[await rig.node("far-p", "prefill")], home=[], decoders=[]) as grid:
+        url, session = f"{grid.service.url}/prfaas/v1/prefill/t.1/prefix", grid.far_nodes[0].session
+        async with contextlib.aclosing(grid.head.prefill(prefill_request(grid))) as updates:
+            async for update in updates:
+                if update.state == "bound":
+                    break
+            bad = offer(**{field: WRONG[field]})
+            async with session.post(url, data=msgspec.json.encode(PrefixOffer(bad))) as response:
+                error = (await response.json())["error"]
+                assert (response.status, error["code"], error["param"]) == (400, "invalid_value", "prefix")
+                assert error["message"].startswith(f"prefix: {field}: got ")
+            with pytest.raises(PeerFailure) as refused:
+                await HomeSource(grid.head).supply(TransferId("t.1"), bad)
+            assert refused.value.code == "invalid_value"
+            async with session.post(url, data=msgspec.json.encode(PrefixOffer(offer()))) as response:
+                assert response.status == 200
+        await grid.settled()
+
+
+@pytest.mark.parametrize("at", [Address("", 1), Address("h" * 256, 1), Address("h", 0), Address("h", 65536)])
+def test_an_offer_names_places_that_can_be(at: Address) -> None:
+    assert misfit("t.1", offer()) == ""
+    assert misfit("t.1", offer(remote=[at])).startswith("remote: got ")

@@ -10,12 +10,14 @@ import msgspec
 
 from prfaas.cluster.nodeclient import NodeClient
 from prfaas.core.ids import ClusterName, LinkName, NodeName, RequestId
-from prfaas.core.routing.effects import Decided, StartPrefill
+from prfaas.core.routing.effects import Decided, ReleaseCredit, StartPrefill
 from prfaas.core.routing.events import PrefillBound, PrefillDone
 from prfaas.gateway.exchange import Exchange
 from prfaas.gateway.legs import Legs, LegSettings
+from prfaas.gateway.sources import PrefillSource
 from prfaas.runtime.driver import loop_now_ns
 from prfaas.runtime.metrics import Metrics
+from prfaas.testing.noderig import until
 from prfaas.wire.control import Address, PrefillRequest, PrefillUpdate
 from prfaas.wire.openai.prompt import Prompt
 
@@ -27,9 +29,17 @@ class Decoder:
 
     def __init__(self) -> None:
         self.released: list[str] = []
+        self.calls = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def release_credit(self, transfer: str, timeout_s: float) -> None:
-        self.released.append(transfer)
+        self.calls += 1
+        try:
+            await self.answers.wait()
+            self.released.append(transfer)
+        finally:
+            self.calls -= 1
 
 
 class Source:
@@ -43,13 +53,13 @@ class Source:
         yield PrefillUpdate("done")
 
 
-async def released(parameters: dict[str, Any] | None) -> list[str]:
-    decoder, posted = Decoder(), asyncio.Queue[Any]()
+def begun(parameters: dict[str, Any] | None, decoder: Decoder, posted: asyncio.Queue[Any]) -> Legs:
+    """Legs of a request whose prefill was just asked for."""
     settings = LegSettings("m", HOME, 1000, lambda node: "layout", lambda node: 1)
     legs = Legs(
         settings,
         {NODE: cast(NodeClient, decoder)},
-        {HOME: Source(parameters)},
+        {HOME: cast(PrefillSource, Source(parameters))},
         Metrics(),
         posted.put_nowait,
         lambda *trouble: None,
@@ -67,6 +77,12 @@ async def released(parameters: dict[str, Any] | None) -> list[str]:
     exchange.decided = Decided(REQUEST, 1, now_ns, "local", HOME, NODE, "short", 9, 100, "")
     legs.exchanges[REQUEST] = exchange
     legs.perform(now_ns, StartPrefill(REQUEST, 1, HOME, LinkName("home"), "receiver"))
+    return legs
+
+
+async def released(parameters: dict[str, Any] | None) -> list[str]:
+    decoder, posted = Decoder(), asyncio.Queue[Any]()
+    legs = begun(parameters, decoder, posted)
     assert isinstance(await posted.get(), PrefillBound)
     assert isinstance(await posted.get(), PrefillDone)
     await asyncio.gather(*legs._tasks.values())
@@ -80,3 +96,16 @@ async def test_credit_is_for_what_lands_by_our_transport() -> None:
 
 async def test_credit_goes_back_when_the_engine_fetches_for_itself() -> None:
     assert len(await released({"remote_engine_id": "e"})) == 1
+
+
+async def test_credit_that_goes_back_twice_at_once_leaves_no_leg_behind() -> None:
+    """When the prefill is bound, and when the router says so while that is under way."""
+    decoder, posted = Decoder(), asyncio.Queue[Any]()
+    decoder.answers.clear()
+    legs = begun({"remote_engine_id": "e"}, decoder, posted)
+    assert isinstance(await posted.get(), PrefillBound)
+    legs.perform(loop_now_ns(), ReleaseCredit(REQUEST, 1, NODE))
+    await until(lambda: decoder.calls == 2, "both are under way")
+    await legs.close()
+    assert (decoder.calls, decoder.released) == (0, [])
+    await until(lambda: not legs._tasks, "no leg is left")

@@ -256,9 +256,11 @@ class ClusterHead:
         link, began_ns = LinkName(request.link), loop_now_ns()
         try:
             async with asyncio.timeout(left_s), self._shares.hold(link, client, transfer):
+                if not info.copies:
+                    job.decline()
                 if client.streams:
                     job.say(self._bound(request, info, left_s))
-                prefix = await job.supplied() if info.copies else None
+                prefix = await job.supplied()
                 left_s = max(0.001, (job.deadline_ns - loop_now_ns()) / 1e9)
                 body = self._node_body(request, client, info, left_s, prefix)
                 async with client.post("/v1/completions", body) as response:

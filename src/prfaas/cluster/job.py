@@ -43,13 +43,17 @@ class Job:
         self._offer.set_result(source)
         return True
 
+    def decline(self) -> None:
+        """The node fetches nothing: whatever is offered from now on is late."""
+        if not self._offer.done():
+            self._offer.set_result(None)
+
     async def supplied(self) -> PrefixSource | None:
         """What the node may fetch first: waits as long as that may pay, which is so much less left for fetching."""
         began_ns, most_ms = loop_now_ns(), self.request.prefix_ms
         if not self._offer.done():
             await asyncio.wait({self._offer}, timeout=most_ms / 1000)
-        if not self._offer.done():
-            self._offer.set_result(None)
+        self.decline()
         source, left_ms = self._offer.result(), most_ms - (loop_now_ns() - began_ns) // 1_000_000
         return msgspec.structs.replace(source, deadline_ms=left_ms) if source is not None and left_ms > 0 else None
 

@@ -31,9 +31,11 @@ class Caches:
         clusters: dict[ClusterName, int] = {}
         holders: dict[ClusterName, tuple[NodeName, ...]] = {}
         decoders: dict[NodeName, list[int]] = {}
-        for place, tokens, _, _ in answer.held:
+        dense: dict[NodeName, list[int]] = {}
+        for place, tokens, rows, _ in answer.held:
             if place.cluster == self._home and place.node in decode:
                 decoders.setdefault(place.node, []).append(tokens)
+                dense.setdefault(place.node, []).append(rows)
             if not tokens or not self._prefills(place) or tokens < clusters.get(place.cluster, 0):
                 continue
             same = holders[place.cluster] if tokens == clusters.get(place.cluster) else ()
@@ -49,9 +51,12 @@ class Caches:
         unknown = tuple(name for name in names if not wholly.get(name))
         worth = {name: nodes for name, nodes in holders.items() if 2 * clusters[name] >= len(chain) * BLOCK_TOKENS}
         # A node of several ranks gives a request to any of them.
-        sure = {node: min(lengths) for node, lengths in decoders.items() if len(lengths) == ranks[node]}
+        resumed, kept = (
+            {node: min(lengths) for node, lengths in by_node.items() if len(lengths) == ranks[node]}
+            for by_node in (decoders, dense)
+        )
         lenders = {name: min(nodes) for name, nodes in holders.items()}
-        return Cached(clusters, worth, sure, unknown, lenders)
+        return Cached(clusters, worth, resumed, unknown, lenders, kept)
 
     def _prefills(self, place: Place) -> bool:
         """Whether a prefill in its cluster would find what is there: decode nodes prefill only where they are alone."""

@@ -53,8 +53,9 @@ from prfaas.wire.openai import add_field
 log = structlog.get_logger(__name__)
 MAX_ANSWER_BYTES = 64 << 20
 RELEASE_S = 5.0
-STAGES = {"prefill": "prefill_leg", "decode": "decode_leg"}
-"""What a node calls `prefill` is computing; here it is a whole leg, with its queue and hand-over."""
+STAGES = {"prefill": "prefill_leg", "decode": "decode_leg", "early release": "release"}
+"""What a node calls `prefill` is computing; here it is a whole leg, with its queue and hand-over. Credit that is given
+back when a prefill is bound may still be on its way when the router has it given back: each is a leg."""
 
 LegKey = tuple[RequestId, int, str]
 
@@ -155,8 +156,12 @@ class Legs:
     def _start(self, key: LegKey, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(self._leg(key, work), name="/".join(map(str, key)))
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda _: self._over(key, task))
         task.add_done_callback(lambda _: work.close())  # a leg that is cancelled before its first step never began it
+
+    def _over(self, key: LegKey, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
 
     def _cancel(self, key: LegKey) -> None:
         task = self._tasks.get(key)
@@ -255,7 +260,7 @@ class Legs:
                         self._bound[request] = _Bound(start.link, asked.receivers, update)
                         if update.parameters is not None:  # its engine fetches for itself: nothing lands in credit
                             release = self._release(request, attempt, decided.node)
-                            self._start((request, attempt, "release"), release)
+                            self._start((request, attempt, "early release"), release)
                         if copy is not None:
                             transfer, tokens = TransferId(asked.transfer_id), exchange.prompt.ids
                             also(self._copying.run(copy, start.cluster, transfer, update.node, asked.layout, tokens))

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from prfaas.cluster.head import ClusterHead
 from prfaas.cluster.nodeclient import NodeClient
+from prfaas.cluster.offers import misfit
 from prfaas.cluster.watch import look, look_timeout_s
 from prfaas.core.errors import PeerFailure, RemoteError
 from prfaas.core.ids import ClusterName, TransferId
@@ -57,8 +58,12 @@ class HomeSource:
         return self._head.prefill(request)
 
     async def supply(self, transfer: TransferId, source: PrefixSource | None) -> None:
-        """See PrefillSource."""
-        self._head.supply(transfer, source)
+        """See PrefillSource. Raises PeerFailure, "late" or "invalid_value", as a service answers."""
+        wrong = misfit(transfer, source) if source is not None else ""
+        if wrong:
+            raise PeerFailure("invalid_value", f"prefix: {wrong}")
+        if not self._head.supply(transfer, source):
+            raise PeerFailure("late", f"no prefill {transfer} waits for a prefix, or any more")
 
     def lend(self, request: PrefixRequest) -> AsyncGenerator[PrefixUpdate, None]:
         """See PrefillSource."""

@@ -12,6 +12,8 @@ from time import perf_counter_ns
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from prfaas.runtime.outcomes import label
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
 
@@ -75,7 +77,7 @@ class Metrics:
 
     def longer_prefix(self, outcome: str) -> None:
         """What becomes of a prefix that another cluster has, and that is longer."""
-        self._longer.labels(outcome).inc()
+        self._longer.labels(label(outcome)).inc()
 
     def source_ready(self, cluster: str, nodes: int) -> None:
         """`nodes` prefill nodes of `cluster` are ready, as a gateway just heard."""

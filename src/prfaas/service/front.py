@@ -12,6 +12,7 @@ from aiohttp import web
 
 from prfaas.cluster.head import ClusterHead
 from prfaas.cluster.kvexchange import KVExchange
+from prfaas.cluster.offers import misfit
 from prfaas.cluster.registrar import Registrar
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import TransferId
@@ -84,6 +85,9 @@ class ServiceFront:
     async def _supply(self, http: web.Request) -> web.StreamResponse:
         offer = await read_json(http, PrefixOffer)
         transfer = TransferId(http.match_info["transfer"])
+        wrong = misfit(transfer, offer.prefix) if offer.prefix is not None else ""
+        if wrong:
+            raise RequestError(f"prefix: {wrong}", code="invalid_value", param="prefix")
         if not self._head.supply(transfer, offer.prefix):
             raise RequestError(f"no prefill {transfer} waits for a prefix, or any more", status=404, code="late")
         return json_reply({})

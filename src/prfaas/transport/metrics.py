@@ -9,6 +9,7 @@ from prometheus_client import Counter
 
 from prfaas.core.ids import LinkName
 from prfaas.runtime.metrics import Metrics
+from prfaas.runtime.outcomes import label
 from prfaas.transport.base import Outcome
 from prfaas.transport.stats import Side
 
@@ -56,4 +57,4 @@ class MetricStats:
 
     def ended(self, link: LinkName, side: Side, outcome: Outcome) -> None:
         """See TransferStats."""
-        self._ended.labels(link, side, outcome.cause).inc()
+        self._ended.labels(link, side, label(outcome.cause)).inc()

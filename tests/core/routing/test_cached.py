@@ -84,7 +84,7 @@ def test_another_try_elsewhere_counts_what_is_there() -> None:
 
 def test_of_equal_decode_nodes_the_one_that_has_it() -> None:
     machine = up("threshold")
-    held = Cached(decoders={NodeName("d1"): 64})
+    held = Cached(rows={NodeName("d1"): 64})
     asked = machine.handle(1, Arrived(RequestId("a"), 500, 10**15, "", held))
     assert [one.node for one in asked if isinstance(one, AskCredit)] == ["d1"]
     asked = machine.handle(1, Arrived(RequestId("b"), 500, 10**15, "", held))
@@ -100,6 +100,18 @@ def test_decode_nodes_that_are_alone_compute_what_is_left() -> None:
     decided = next(effect for effect in effects if isinstance(effect, Decided))
     assert (decided.node, decided.reason, decided.cached) == ("d0", "short", 5120)
     assert any(isinstance(effect, StartDecode) and not effect.handover for effect in effects)
+
+
+def test_of_decode_nodes_rows_count_for_what_lands_and_what_can_be_resumed_for_what_is_computed() -> None:
+    held = Cached(decoders={NodeName("d0"): 64}, rows={NodeName("d0"): 64, NodeName("d1"): 128})
+    asked = up("threshold").handle(1, Arrived(RequestId("a"), 500, 10**15, "", held))
+    assert [one.node for one in asked if isinstance(one, AskCredit)] == ["d1"]
+    machine = up("threshold")
+    machine.handle(0, SourceSeen(HOME, 0, 0, 0, 0, nodes=0))
+    held = Cached(decoders={NodeName("d1"): 64}, rows={NodeName("d0"): 128, NodeName("d1"): 64})
+    asked = machine.handle(1, Arrived(RequestId("a"), 500, 10**15, "", held))
+    assert [(one.node, one.cached) for one in asked if isinstance(one, Decided)] == [("d1", 64)]
+    assert any(isinstance(effect, StartDecode) and not effect.handover for effect in asked)
 
 
 def test_times_of_the_rest() -> None:

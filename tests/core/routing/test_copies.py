@@ -12,7 +12,7 @@ from prfaas.core.routing.chooser import Chooser
 from prfaas.core.routing.copying import Copy
 from prfaas.core.routing.curve import Curve
 from prfaas.core.routing.effects import Decided
-from prfaas.core.routing.events import Arrived, CreditGranted, PrefillBound, PrefillDone
+from prfaas.core.routing.events import Arrived, CreditGranted, LegFailed, PrefillBound, PrefillDone
 from prfaas.core.routing.ledger import Ledger
 from prfaas.core.routing.placement import Choice
 from prfaas.core.routing.router import Router, RouterPolicy
@@ -240,3 +240,26 @@ def test_an_idle_node_that_claims_a_prefill_copies_what_the_other_has() -> None:
     assert moved.copy is not None
     assert (moved.copy.reason, moved.copy.cluster, moved.copy.tokens) == ("copy", FAR, 6000)
     router.validate()
+
+
+@pytest.mark.parametrize("kind", ["threshold", "paper", "ours"])
+def test_a_retry_copies_nothing_from_the_cluster_that_failed(kind: str) -> None:
+    """Another one that has less may lend."""
+    made = (*sources()[:2], replace(sources()[2], bandwidth_bps=8 * 10**9))
+    for what, lender in ((cached(far=6000), None), (cached(far=6000, other=4000), OTHER)):
+        router = Router(HOME, made, RouterPolicy(Threshold(3_000), 1 << 20, 4, kind))
+        for cluster in (HOME, FAR):
+            router.handle(0, report(cluster))
+        router.handle(0, replace(report(OTHER), ready=0))
+        router.handle(0, DecodeSeen(NodeName("d"), True, 0, 1 << 20))
+        router._ledger.kv.seen(100, 200)
+        router._ledger.kv.seen(1000, 2000)
+        (first,) = [e for e in router.handle(1, Arrived(R, 10_000, 10**12, "", what)) if isinstance(e, Decided)]
+        assert first.cluster == FAR
+        router.handle(1, CreditGranted(R, 1, "d"))
+        effects = router.handle(2, LegFailed(R, 1, "prefill", "unreachable", "gone"))
+        (again,) = [effect for effect in effects if isinstance(effect, Decided)]
+        assert (again.cluster, again.reason) == (HOME, "retry")
+        assert (again.copy.cluster if again.copy is not None else None) == lender
+        router.handle(3, report(HOME, curve=Curve([(1, 2_000), (100_000, 200_000_000)])))
+        router.validate()

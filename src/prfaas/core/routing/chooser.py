@@ -65,6 +65,8 @@ class Chooser:
         if not any(able) or (alone and tokens <= self._whole_limit):
             ruled = choose_source(view, self._rule, tokens, failed, stays, why, at_home)
             return replace(ruled, reason=self._named(ruled.reason))
+        # Whoever just failed it would be asked for a copy in vain.
+        cached = cached.without(failed)
         job = ledger.priced(now_ns, request, tokens, able, cached)
         unknown = ledger.unknown(job, cached)
         if self._kind in FIXED:

@@ -140,7 +140,7 @@ class Router:
         if holder is not None:
             held = min(cached.decoders[holder], tokens - 1)
             return Place(holder, None, LinkName(""), False, "held", cached=held)
-        node = choose_decoder(self.view, tokens, tried.nodes, cached.decoders)
+        node = choose_decoder(self.view, tokens, tried.nodes, cached.rows)
         if node is None:
             return self._no_decoder(tokens, tried)
         choice = self._chooser.choose(
@@ -158,6 +158,7 @@ class Router:
                 )
                 message += f"; the last failure: {tried.last}" if tried.last else ""
                 return NoPlace(503, "no_prefill_node", message)
+            node = choose_decoder(self.view, tokens, tried.nodes, cached.decoders) or node  # it computes, nothing lands
             held = min(cached.decoders.get(node, 0), tokens - 1)
             return Place(node, None, LinkName(""), False, choice.reason, choice.unknown, cached=held)
         source, held = choice.source, cached.at(choice.source.cluster, tokens)

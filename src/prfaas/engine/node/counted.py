@@ -5,7 +5,7 @@
                                            received the rest, so that they did not have to cross)
     prfaas_prefix_blocks{node}             KV blocks of prefixes that are kept
     prfaas_prefix_copies_total{side,outcome}   prefixes lent to another cluster, or fetched from one, and how that
-                                           ended: `ok` or one word
+                                           ended: `ok` or one word (`runtime.outcomes`)
     vllm:prefix_cache_queries_total        tokens of prompts that were looked up, as vLLM has it
     vllm:prefix_cache_hits_total           those of them that were kept
 
@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from prfaas.runtime.outcomes import label
 
 
 class PrefixMetrics:
@@ -38,7 +40,7 @@ class PrefixMetrics:
 
     def copied(self, side: str, outcome: str) -> None:
         """A copy of a prefix ended, on this side (lent, fetched)."""
-        self._copies.labels(side, outcome).inc()
+        self._copies.labels(side, label(outcome)).inc()
 
     def watch(self, node: str, blocks: Callable[[], int]) -> None:
         """Read what `node` keeps when the metrics are read."""
