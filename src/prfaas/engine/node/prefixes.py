@@ -124,6 +124,15 @@ class Prefixes:
         size = self._spec.block_tokens
         return self._keeps and (BLOCK_TOKENS % size == 0 or size % BLOCK_TOKENS == 0 or self._spec.stateful)
 
+    @property
+    def stateful(self) -> bool:
+        """Whether nothing can be resumed where no snapshot is kept."""
+        return self._keeps and self._spec.stateful
+
+    def kept(self, wanted: Wanted) -> bool:
+        """Whether all of the prefix that was fetched can be resumed now."""
+        return self._pool.usable(wanted.chain, wanted.room_tokens) == wanted.room_tokens
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks for the rows of `tokens` tokens."""
         return -(-tokens // self._spec.block_tokens)
