@@ -122,7 +122,7 @@ class Prefixes:
     def copyable(self) -> bool:
         """Whether prefixes as the index counts them, in canonical blocks, can end where this node's blocks do."""
         size = self._spec.block_tokens
-        return self._keeps and (BLOCK_TOKENS % size == 0 or size % BLOCK_TOKENS == 0 or self._spec.stateful)
+        return self._keeps and (BLOCK_TOKENS % size == 0 or self._spec.stateful)
 
     @property
     def stateful(self) -> bool:
