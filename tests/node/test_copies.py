@@ -16,8 +16,6 @@ import pytest
 
 from prfaas.core.ids import NodeName, TransferId
 from prfaas.engine.node.identity import NodeLimits
-from prfaas.engine.node.prefixes import Wanted
-from prfaas.runtime.driver import loop_now_ns
 from prfaas.testing.noderig import LIMITS, LINK, SECRET, Answer, Node, Pair, Rig, until
 from prfaas.wire.control import Address, PrefixRequest, PrefixSource, TransferParams
 from prfaas.wire.layout import layout_name
@@ -275,56 +273,6 @@ async def test_no_room_to_fetch_is_no_wait(rig: Rig) -> None:
         prefilled, _ = await handing
     assert (await busy).status == 200
     assert cached(prefilled) == 0
-    assert await three.outcome("fetched", "no_room") == 1
-
-
-async def test_no_room_for_the_snapshot_is_no_room(rig: Rig) -> None:
-    """Without it nothing would be kept, so nothing crosses."""
-    near = await rig.node("near-1", "prefill")
-    three = Three(await rig.node("far-1", "prefill"), near, await rig.node("d", "decode"))
-    await three.lender.complete(PROMPT, max_tokens=1)
-    room = near.server._room
-    assert room is not None
-    prefixes = room.prefixes
-    size = near.engine.limits.block_tokens
-    working = (
-        prefixes.capacity_blocks - prefixes.blocks_for(LENGTH) - 2
-    )  # a state for each of the two, and none for a snapshot
-    assert prefixes.begin("works", Wanted(working * size)) is not None
-    source, tokens, leg = three.source("l.1"), three.pair.tokens(PROMPT), near.server._prefill
-    assert leg is not None
-    async with three.lent("l.1"):
-        assert await leg._fetching.fetch(source, tokens, loop_now_ns() + 10**10) == "no_room"
-        assert near.engine.adopted == 0
-    prefixes.end("works")
-    room.validate()
-
-
-async def test_room_for_the_snapshot_that_is_taken_away_in_mid_copy(three: Three) -> None:
-    """Somebody needs it to begin. What crossed cannot be kept, and is not counted as if it were."""
-    room = three.near.server._room
-    assert room is not None
-    prefixes = room.prefixes
-    alone = await three.home.complete(PROMPT, max_tokens=8)
-    size = three.near.engine.limits.block_tokens
-
-    async def crowd(_length: int) -> None:
-        free = prefixes.capacity_blocks - prefixes.working_blocks
-        assert prefixes.begin("works", Wanted(free * size)) is not None
-
-    three.near.engine.before_adopt = crowd
-    async with three.lent("l.1"):
-        handing = asyncio.create_task(three.hand_over("t.1", three.source("l.1")))
-        await until(lambda: room.waiting == 1, "it waits to compute")
-        prefixes.validate()
-        assert prefixes.prefix_blocks == 0
-        prefixes.end("works")
-        room.validate()
-        room.leave("works")  # the line moves
-        prefilled, decoded = await handing
-    assert decoded.text == alone.text
-    assert cached(prefilled) == 0
-    assert three.near.engine.adopted == 1
     assert await three.outcome("fetched", "no_room") == 1
 
 

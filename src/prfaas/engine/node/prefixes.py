@@ -204,9 +204,10 @@ class Prefixes:
             chain = wanted.chain[: hold.tokens // self._spec.block_tokens]
         others = (wanted.sequences - 1) * (self.blocks_for(wanted.room_tokens) + self._spec.snapshot_blocks)
         grant = self._begin(owner, chain, wanted, others)
-        if grant is None and self._give_up_snapshots(wanted, others):
+        may_take = grant is None and not (wanted.lent or wanted.fetched)  # copies take nothing from others
+        if may_take and self._give_up_snapshots(wanted, others):
             grant = self._begin(owner, chain, wanted, others)
-        if grant is None and self._unpinning_suffices(wanted, others):
+        if may_take and grant is None and self._unpinning_suffices(wanted, others):
             for holding, held in self._holds.items():
                 if held.pinned and grant is None:
                     self._pool.drop(_held(holding))
