@@ -19,7 +19,7 @@ from prfaas.core.index.index import PrefixIndex
 from prfaas.core.index.places import Place
 from prfaas.core.transfer.extent import extent_bytes, needed
 from prfaas.engine.node.identity import NodeLimits
-from prfaas.engine.node.prefixes import Prefixes
+from prfaas.engine.node.prefixes import Prefixes, Wanted
 from prfaas.engine.node.room import Room
 from prfaas.engine.node.telling import Telling
 from prfaas.model.blockhash import CacheKey, block_hashes
@@ -108,6 +108,52 @@ def test_rows_are_told_as_no_place_to_resume() -> None:
             apply(late, change)
         for one in (index, late):
             assert one.usable(block_hashes(tokens, root)).in_cluster(place.cluster) == kept
+
+
+def landed(prefixes: Prefixes, owner: str, prompt: list[int]) -> None:
+    """All of the prompt's KV came from elsewhere; what is kept of it is rows."""
+    reuse = prefixes.begin(owner, prefixes.want(len(prompt), 1, prompt, landed=True))
+    assert reuse is not None
+    length = len(prompt) - 1
+    reuse.leave(prompt, length, [object() for _ in range(reuse.stored // 64, length // 64)])
+    prefixes.end(owner)
+    prefixes.validate()
+
+
+def test_holds_of_the_same_rows_are_counted_once() -> None:
+    """To let go of all of them would not make room, so none is."""
+    prefixes, prompt = Prefixes(PoolSpec(64, 2), 64, 20), list(range(6 * 64 + 1))
+    landed(prefixes, "first", prompt)
+    other = prompt[: 5 * 64] + [9000] * 64
+    assert prefixes.hold("one", other) == prefixes.hold("two", other) == 5 * 64
+    assert prefixes.begin("works", Wanted(13 * 64)) is not None
+    assert prefixes.begin("more", Wanted(5 * 64)) is None
+    prefixes.validate()
+    assert prefixes.prefix_blocks == 5
+    assert prefixes.begin("less", Wanted(3 * 64)) is not None
+    prefixes.validate()
+    for owner in ("one", "two", "works", "less"):
+        prefixes.end(owner)
+    prefixes.validate()
+    assert prefixes.holds == prefixes.working_blocks == 0
+
+
+def test_rows_that_were_let_go_in_vain_are_gone_with_their_pieces() -> None:
+    """A sequence has pinned most of what is held, which is seen when it is tried."""
+    prefixes, prompt = Prefixes(PoolSpec(64, 2), 64, 20), list(range(6 * 64 + 1))
+    landed(prefixes, "first", prompt)
+    assert prefixes.hold("one", prompt[: 5 * 64] + [9000] * 64) == 5 * 64
+    beside = prompt[: 4 * 64] + [9000] * 62
+    assert prefixes.hold("beside", beside) == 4 * 64
+    assert prefixes.begin("beside", prefixes.want(len(beside) + 1, 1, beside, landed=True)) is not None
+    assert prefixes.begin("works", Wanted(10 * 64)) is not None  # the sixth block goes
+    prefixes.validate()
+    assert prefixes.begin("more", Wanted(2 * 64)) is None
+    prefixes.validate()
+    assert prefixes.prefix_blocks == 4
+    for owner in ("one", "beside", "works"):
+        prefixes.end(owner)
+    prefixes.validate()
 
 
 async def test_a_node_without_a_cache_asks_for_all(rig: Rig) -> None:

@@ -137,3 +137,30 @@ def test_an_audit_finds_a_block_in_two_states() -> None:
     pool._store.free.give([0])
     with pytest.raises(InvariantError, match="two states"):
         pool.validate()
+
+
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_rows_age_as_snapshots_do(refreshed: bool) -> None:
+    """Rows that no snapshot needs go when all else that is kept was used later, and not before."""
+    pool = PrefixPool(PoolSpec(64, 2), 24)
+    old, rows, snapshot = list(range(5)), list(range(10, 15)), list(range(20, 25))
+
+    def serve(chain: list[int], lengths: list[int]) -> None:
+        assert pool.begin("one", chain, 320, rows=not lengths)
+        pool.end("one", chain, 320, lengths, rows=not lengths)
+
+    serve(old, [320])
+    serve(rows, [])
+    serve(snapshot, [320])
+    if refreshed:
+        serve(rows, [])
+    assert pool.begin("big", [], 5 * 64)
+    pool.validate()
+    assert pool.usable(old, 320) == 0, "it was the oldest"
+    assert pool.pin("held", rows, 321) == 320
+    pool.drop("held")
+    pool.drop("big")
+    assert pool.begin("bigger", [], 12 * 64)
+    pool.validate()
+    assert pool.pin("held", rows, 321) == (320 if refreshed else 0)
+    assert pool.usable(snapshot, 320) == (0 if refreshed else 320)

@@ -265,9 +265,10 @@ class Store:
 
     def mark(self, node: Node) -> None:
         """The rows up to the end of `node`, which is pinned, stay although nothing can resume there: by their age, as
-        if a snapshot of no blocks kept them."""
-        if self.snapshot_blocks and node.state is None and node is not self.root:
+        if a snapshot of no blocks, used just now, kept them. A snapshot that is there has an age of its own."""
+        if self.snapshot_blocks and not node.state and node is not self.root:
             node.state = []
+            node.used = self.tick
 
     def _take_snapshot(self, end: Node, stop: int, age: int) -> list[int]:
         at = self.end_at(_at(end, stop), stop)

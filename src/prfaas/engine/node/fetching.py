@@ -83,10 +83,12 @@ class Fetching:
         try:
             if reuse.tokens >= source.length:
                 return "held"
+            if self._room.prefixes.stateful and not reuse.allowed:
+                return "no_room"  # for rows, but not for the snapshot without which nothing of it is kept
             await self._receive(source, first, reuse, until_ns)
         finally:
             self._room.leave(owner)  # what came is kept
-        return "ok"
+        return "ok" if self._room.prefixes.kept(wanted) else "no_room"  # others may have taken the snapshot's room
 
     async def _receive(self, source: PrefixSource, first: Sequence[int], reuse: Reuse, until_ns: int) -> None:
         layout, transfer = self._engine.layout, TransferId(source.transfer_id)

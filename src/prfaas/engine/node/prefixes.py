@@ -122,7 +122,16 @@ class Prefixes:
     def copyable(self) -> bool:
         """Whether prefixes as the index counts them, in canonical blocks, can end where this node's blocks do."""
         size = self._spec.block_tokens
-        return self._keeps and (BLOCK_TOKENS % size == 0 or size % BLOCK_TOKENS == 0 or self._spec.stateful)
+        return self._keeps and (BLOCK_TOKENS % size == 0 or self._spec.stateful)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether nothing can be resumed where no snapshot is kept."""
+        return self._keeps and self._spec.stateful
+
+    def kept(self, wanted: Wanted) -> bool:
+        """Whether all of the prefix that was fetched can be resumed now."""
+        return self._pool.usable(wanted.chain, wanted.room_tokens) == wanted.room_tokens
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks for the rows of `tokens` tokens."""
@@ -195,11 +204,17 @@ class Prefixes:
             chain = wanted.chain[: hold.tokens // self._spec.block_tokens]
         others = (wanted.sequences - 1) * (self.blocks_for(wanted.room_tokens) + self._spec.snapshot_blocks)
         grant = self._begin(owner, chain, wanted, others)
-        if grant is None and self._give_up_snapshots(wanted, others):
+        may_take = grant is None and not (wanted.lent or wanted.fetched)  # copies take nothing from others
+        if may_take and self._give_up_snapshots(wanted, others):
             grant = self._begin(owner, chain, wanted, others)
-        while grant is None and self._unpin(wanted, others):
-            grant = self._begin(owner, chain, wanted, others)
+        if may_take and grant is None and self._unpinning_suffices(wanted, others):
+            for holding, held in self._holds.items():
+                if held.pinned and grant is None:
+                    self._pool.drop(_held(holding))
+                    held.pinned = False
+                    grant = self._begin(owner, chain, wanted, others)
         if grant is None:
+            self._settle({})  # what a hold had pinned may be gone, in vain
             return None
         reuse = self._resumed(owner, grant, wanted, hold)
         self._let_go(owner)
@@ -300,16 +315,12 @@ class Prefixes:
                 break
         return True
 
-    def _unpin(self, wanted: Wanted, others: int) -> bool:
-        """Whether somebody's hold is not pinned any more, which was worth trying."""
-        pinned = [owner for owner, hold in self._holds.items() if hold.pinned]
+    def _unpinning_suffices(self, wanted: Wanted, others: int) -> bool:
+        """Whether there could be room without holds. Blocks that sequences have pinned as well count here too."""
         need = self.blocks_for(wanted.room_tokens) + self._spec.snapshot_blocks + others
-        most = sum(len(self._holds[owner].blocks) + self._spec.snapshot_blocks for owner in pinned)
-        if not pinned or self._pool.room_blocks + most < need:
-            return False
-        self._holds[pinned[0]].pinned = False
-        self._pool.drop(_held(pinned[0]))
-        return True
+        pinned = [self._pool.held(_held(owner)) for owner, hold in self._holds.items() if hold.pinned]
+        blocks = {number for there in pinned for number in (*there.prefix, *there.state)}
+        return bool(blocks) and self._pool.room_blocks + len(blocks) >= need
 
     def _let_go(self, owner: str) -> None:
         if self._holds.pop(owner, None) is not None:
