@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from tests.node.test_copies import LENGTH, PROMPT, Three, cached
 
 from prfaas.core.cache.spec import PoolSpec
+from prfaas.engine.node.identity import NodeLimits
 from prfaas.engine.node.prefixes import Prefixes, Wanted
 from prfaas.model.blockhash import BLOCK_TOKENS
 from prfaas.runtime.driver import loop_now_ns
@@ -122,3 +124,13 @@ async def test_room_for_the_snapshot_that_is_taken_away_in_mid_copy(rig: Rig) ->
     assert cached(prefilled) == 0
     assert three.near.engine.adopted == 1
     assert await three.outcome("fetched", "no_room") == 1
+
+
+async def test_no_loan_lasts_longer_than_the_lender_lets_anything_last(rig: Rig) -> None:
+    """Nobody dials; who asked would have waited for days."""
+    lender = await rig.node("far-1", "prefill", node_limits=NodeLimits(deadline_ns=3 * 10**8))
+    three = Three(lender, await rig.node("near-1", "prefill"), await rig.node("d", "decode"))
+    await lender.complete(PROMPT, max_tokens=1)
+    async with three.lent("l.1", deadline_ms=10**18) as response:
+        assert json.loads(await response.content.readline())["state"] == "failed"
+    await until(lambda: lender.held == (0, 0, 0), "given back")

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from prfaas.core.ids import NodeName, TransferId
+from prfaas.core.transfer.shards import rank_transfer
 from prfaas.engine.node.identity import NodeLimits
 from prfaas.testing.noderig import LIMITS, LINK, SECRET, Answer, Node, Pair, Rig, until
 from prfaas.wire.control import Address, PrefixRequest, PrefixSource, TransferParams
@@ -175,7 +176,10 @@ async def test_what_cannot_be_lent(three: Three, rig: Rig) -> None:
         ({"epoch": 1}, 409, "stale_epoch"),
         ({"length": 202}, 400, "invalid_value"),
         ({"length": 0}, 400, "invalid_value"),
+        ({"length": 401, "tokens": msgspec.Raw(json.dumps([65] * 401).encode())}, 400, "invalid_value"),
         ({"transfer_id": ""}, 400, "invalid_value"),
+        ({"transfer_id": "l" * 257}, 400, "invalid_value"),
+        ({"transfer_id": rank_transfer(TransferId("l"), 1, 2)}, 400, "invalid_value"),
         ({"deadline_ms": 0}, 400, "invalid_value"),
         ({"tokens": msgspec.Raw(b'"text"')}, 400, "invalid_value"),
         ({"tokens": msgspec.Raw(json.dumps([1 << 40] * 200).encode())}, 400, "token_out_of_range"),

@@ -16,7 +16,9 @@ from aiohttp import web
 
 from prfaas.core.errors import RequestError
 from prfaas.core.ids import LinkName, TransferId
+from prfaas.core.transfer.shards import whole_transfer
 from prfaas.engine.base import Engine
+from prfaas.engine.node.asked import MAX_ID_CHARS
 from prfaas.engine.node.counted import PrefixMetrics
 from prfaas.engine.node.room import Room
 from prfaas.engine.reuse import Reuse
@@ -33,7 +35,8 @@ MOST = 16
 
 
 class Lending:
-    """The loans of one node. `layout`: the name of its KV layout; `epoch`: its incarnation."""
+    """The loans of one node. `layout`: the name of its KV layout; `epoch`: its incarnation. No loan is longer than
+    `longest_ns`, whatever its deadline."""
 
     def __init__(
         self,
@@ -47,10 +50,11 @@ class Lending:
         layout: str,
         epoch: int,
         lease_ns: int,
+        longest_ns: int,
     ) -> None:
         self._engine, self._text, self._transport, self._room = engine, text, transport, room
         self._tasks, self._counted = tasks, counted
-        self._layout, self._epoch, self._lease_ns = layout, epoch, lease_ns
+        self._layout, self._epoch, self._lease_ns, self._longest_ns = layout, epoch, lease_ns, longest_ns
         self._owners: set[str] = set()
 
     async def answer(self, http: web.Request) -> web.StreamResponse:
@@ -60,10 +64,7 @@ class Lending:
         "too_many_loans", 409 for another layout, an incarnation that is gone or a transfer in hand, 400.
         """
         asked = await read_json(http, PrefixRequest)
-        if not asked.transfer_id or asked.deadline_ms < 1 or asked.length < 1:
-            raise RequestError(
-                "transfer_id, length and deadline_ms are needed, none of them empty", code="invalid_value"
-            )
+        self._check(asked)
         if asked.epoch not in (0, self._epoch):
             said = f"for incarnation {asked.epoch} of this node; this is {self._epoch}"
             raise RequestError(said, status=409, code="stale_epoch")
@@ -71,7 +72,8 @@ class Lending:
             said = "the receiver has another model, or the same in another way: its KV layout is not this node's"
             raise RequestError(said, status=409, code="layout_mismatch")
         tokens = await self._tokens(asked)
-        sending, over = self._begin(TransferId(asked.transfer_id), tokens, LinkName(asked.link), asked.deadline_ms)
+        lasts_ms = min(asked.deadline_ms, self._longest_ns // 10**6)
+        sending, over = self._begin(TransferId(asked.transfer_id), tokens, LinkName(asked.link), lasts_ms)
         out = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         try:
             await out.prepare(http)
@@ -84,14 +86,25 @@ class Lending:
             sending.abort("cancelled", "the head hung up")  # harmless after the end
         return out
 
+    def _check(self, asked: PrefixRequest) -> None:
+        name, longest = asked.transfer_id, self._engine.limits.max_model_len
+        if not 1 <= len(name) <= MAX_ID_CHARS:
+            raise _bad(f"transfer_id: got {len(name)} characters; expected 1 to {MAX_ID_CHARS}")
+        if whole_transfer(TransferId(name)) != name:
+            raise _bad(f"transfer_id: got {name}, a name for a rank's share of a transfer")
+        if not 1 <= asked.length <= longest:
+            raise _bad(f"length: got {asked.length}; expected 1 to {longest}, this model's context")
+        if asked.deadline_ms < 1:
+            raise _bad(f"deadline_ms: got {asked.deadline_ms}; expected at least 1")
+
     async def _tokens(self, asked: PrefixRequest) -> Sequence[int]:
         raw, length = bytes(asked.tokens), asked.length
         try:
             ids = await self._text.off_loop(lambda: msgspec.json.decode(raw, type=list[int]), len(raw))
         except msgspec.MsgspecError as error:
-            raise RequestError(f"tokens: {error}", code="invalid_value") from None
+            raise _bad(f"tokens: {error}") from None
         if len(ids) < length:
-            raise RequestError(f"length: got {length}, of {len(ids)} tokens", code="invalid_value")
+            raise _bad(f"length: got {length}, of {len(ids)} tokens")
         return await self._text.checked(ids[:length])
 
     def _begin(
@@ -158,6 +171,10 @@ class Lending:
             await asyncio.wait({put})
             self._room.leave(owner)
             self._owners.discard(owner)
+
+
+def _bad(what: str) -> RequestError:
+    return RequestError(what, code="invalid_value")
 
 
 def _failed(outcome: Outcome) -> PrefixUpdate:

@@ -166,6 +166,7 @@ class NodeServer:
             layout=self._layout,
             epoch=self._identity.epoch,
             lease_ns=lease_ns,
+            longest_ns=self._limits.deadline_ns,
         )
         self._copies = prefixes.copyable
         self._room = room
