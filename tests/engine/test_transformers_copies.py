@@ -108,7 +108,7 @@ async def test_what_is_no_prefix_is_neither_lent_nor_fetched(engine: Any, rng: r
     home = Home(await engine("tiny-hybrid"))
     prompt = [rng.randrange(256) for _ in range(200)]
     await home.answer(prompt)
-    assert home.prefixes.want_loan(prompt[:128]) is None, "no snapshot there"
+    assert home.prefixes.want_loan(prompt[:64]) is None, "no snapshot there"
     assert home.prefixes.want_loan(prompt[:100]) is None
     assert home.prefixes.want_loan([]) is None
     assert home.prefixes.want_fetched(prompt[:100]) is None

@@ -11,7 +11,7 @@ from prfaas.core.cache.layout import PartKind
 from prfaas.core.errors import InvariantError
 from prfaas.engine.base import Sampling
 from prfaas.engine.landed import kept_rows
-from prfaas.engine.node.prefixes import Prefixes
+from prfaas.engine.node.prefixes import Prefixes, placement_of
 from prfaas.engine.reuse import Reuse, spec_of
 from prfaas.engine.transformers.layout import tensor_of
 from prfaas.testing.gather import gather
@@ -29,7 +29,9 @@ class Home:
     def __init__(self, engine: Any, blocks: int = 256) -> None:
         self.engine = engine
         spec = spec_of(engine.layout, engine.limits.block_tokens)
-        self.prefixes = Prefixes(spec, engine.limits.block_tokens, blocks, copies=True)
+        self.prefixes = Prefixes(
+            spec, engine.limits.block_tokens, blocks, copies=True, placement=placement_of(engine.limits, spec)
+        )
 
     async def land(self, prompt: list[int], room: int) -> tuple[LandedKV, Reuse]:
         """What crosses, and what it builds on."""

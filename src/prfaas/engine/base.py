@@ -21,6 +21,7 @@ class Limits:
     """What an engine can take. Tokens; `kv_blocks` of `block_tokens` tokens each bound all sequences together.
 
     `copies_prefix`: a sequence that resumes from a prefix works on a copy of it, and takes room for that.
+    `chunk_tokens`: prefill ends a step at every multiple of it, and has the state there.
     """
 
     max_model_len: int
@@ -29,6 +30,7 @@ class Limits:
     block_tokens: int
     kv_blocks: int
     copies_prefix: bool = False
+    chunk_tokens: int = 8192
 
 
 @dataclass(frozen=True, slots=True)

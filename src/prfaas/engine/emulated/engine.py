@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 from prfaas.core.cache.layout import KVLayout
 from prfaas.core.errors import ProtocolError, RequestError
@@ -40,7 +41,7 @@ class EmulatedEngine:
         faults: Faults | None = None,
         overlap: bool = True,
     ) -> None:
-        self.layout, self.limits = layout, limits
+        self.layout, self.limits = layout, replace(limits, chunk_tokens=chunk_tokens)
         self._spec = spec_of(layout, limits.block_tokens)
         self.faults = faults or Faults()
         self._profile, self._letters = profile, letters

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from prfaas.core.cache.grants import Grant, Kept
 from prfaas.core.cache.prefixes import PrefixPool
 from prfaas.core.cache.snapshots import Placement
 from prfaas.core.cache.spec import PoolSpec
 from prfaas.core.errors import InvariantError
+from prfaas.engine.base import Limits
 from prfaas.engine.node.chains import Chains
 from prfaas.engine.node.telling import Ends, Telling
 from prfaas.engine.reuse import Piece, Reuse
@@ -382,3 +384,8 @@ def _snapshots(owner: str) -> Hashable:
 
 def _held(owner: str) -> Hashable:
     return "held", owner
+
+
+def placement_of(limits: Limits, spec: PoolSpec | None) -> Placement:
+    """Snapshots on the way are taken where prefill ends a step anyway, so that they cost no more than their copy."""
+    return Placement() if spec is None else Placement(lcm(limits.chunk_tokens, spec.snapshot_tokens))

@@ -27,7 +27,7 @@ from prfaas.engine.node.fetching import Fetching
 from prfaas.engine.node.identity import Identity, NodeLimits
 from prfaas.engine.node.lending import Lending
 from prfaas.engine.node.prefill import PrefillLeg
-from prfaas.engine.node.prefixes import Prefixes
+from prfaas.engine.node.prefixes import Prefixes, placement_of
 from prfaas.engine.node.promises import Promises
 from prfaas.engine.node.room import Room
 from prfaas.engine.node.telling import Telling
@@ -136,7 +136,14 @@ class NodeServer:
         self._text.vocab_size = min(self._text.vocab_size, limits.vocab_size)
         spec = spec_of(self._engine.layout, limits.block_tokens) if self._limits.prefix_cache else None
         blocks = pool_blocks(limits, self._engine.layout, spec, memory_bytes)
-        prefixes = Prefixes(spec, limits.block_tokens, blocks, copies=limits.copies_prefix, telling=self._telling)
+        prefixes = Prefixes(
+            spec,
+            limits.block_tokens,
+            blocks,
+            copies=limits.copies_prefix,
+            placement=placement_of(limits, spec),
+            telling=self._telling,
+        )
         room = Room(prefixes, limits.kv_blocks, limits.max_sequences, self._limits.queue_length)
         arrivals = Arrivals(self._engine, self._transport, self._credits, self.tasks, self.metrics)
         lease_ns = self._limits.transfer_lease_ns

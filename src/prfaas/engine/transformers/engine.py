@@ -170,7 +170,13 @@ class TransformersEngine:
         if longest > room:
             raise ConfigError(f"max_model_len is {longest}: {self._kv_blocks} KV blocks hold {room} tokens")
         return model, Limits(
-            longest, self._max_sequences, model.vocab_size, self._block_tokens, self._kv_blocks, copies_prefix=True
+            longest,
+            self._max_sequences,
+            model.vocab_size,
+            self._block_tokens,
+            self._kv_blocks,
+            copies_prefix=True,
+            chunk_tokens=self._chunk_tokens,
         )
 
 
