@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 DEADLINE_MS, GRACE_S, TOKENS = 4000, 4.0, 6
-STALL_MS = {Fault.DEADLINE: 500, Fault.PREFILL_STALLS: 1500, Fault.DECODE_STALLS: 1500}
+STALL_MS = {Fault.DEADLINE: 1500, Fault.PREFILL_STALLS: 1500, Fault.DECODE_STALLS: 1500}
 
 
 async def over_tcp(rig: Rig, name: str, role: str) -> Node:
