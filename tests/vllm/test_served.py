@@ -61,7 +61,7 @@ def test_again_with_prefixes_that_are_known_only_the_rest_crosses(gemma: Served)
     increment = gemma.control("home-decode", "prfaas_kv_bytes_total") - before
     assert 0 < increment < 700 * 4096  # 4 layers, 2 heads of 64, k and v, 4 bytes: 4 KiB a token at the most
     assert [gemma.tokens(tokens) for tokens in longer] == [gemma.alone(tokens) for tokens in longer]
-    equal(gemma, LENGTHS[-8:], again=True)
+    equal(gemma, LENGTHS[-8:])
     gemma.all_free()
 
 
